@@ -499,6 +499,7 @@ def test_a_line_too_long_is_passed_over(tmp_path, monkeypatch) -> None:
     ("content", "words"),
     [
         (b"\x1f\x8b\x08\x00", "a compressed file that cannot be unpacked"),
+        (b"\xfd7zXZ\0damaged", "a compressed file that cannot be unpacked"),
         (b"PAR1\x15\x04", "Parquet, which is not supported"),
         (b"PK\x03\x04....", "a zip file"),
         (bytes(range(32)) * 9, "not text"),

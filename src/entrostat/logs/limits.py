@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..control import ProportionalIntegral, Thermostat, at_limit
@@ -31,42 +32,62 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         methods: tables of `name` and all parameters, as in objective.json.
     """
     tables = [table for table in methods if isinstance(table, Mapping)]
-    found = []
-    for table in tables:
-        name, method = str(table.get("name")), _rebuilt(table)
-        if isinstance(method, HeldEntropy):
-            found.append(_bound(metrics))
-        if method is None or method.actuator is None or method.controls() is None:
-            continue
-        coefficient, parameter = method.actuator
-        law = method.law() if isinstance(method, Controlled) else None
-        signal = law.wanted.signal if isinstance(law, Thermostat) else "entropy"
-        seen, target = (
-            _series(metrics, KEYS[signal]),
-            _series(metrics, _key(metrics, name, "target")),
+    said = (_saturation(metrics, table, tables) for table in tables)
+    return [sentence for sentence in said if sentence]
+
+
+def _saturation(
+    metrics: Sequence[Mapping[str, Any]], table: Mapping[str, Any], tables: Sequence[Any]
+) -> str:
+    series, name = partial(_series, metrics), str(table.get("name"))
+    method = _rebuilt(table)
+    if isinstance(method, HeldEntropy):
+        missed = _missed("entropy", series(KEYS["entropy"]), series("control/target"))
+        bound = series("thermostat/bound")
+        if not missed or (count := at_limit(bound, 1.0)) is None:
+            return ""
+        return (
+            f"the multiplier was at its largest in {count} of {len(bound)} iterations, the "
+            f"entropy's gradient as long as the whole one: {missed}. Ask for less, or lower "
+            "optim.lr."
         )
-        missed = _missed(signal, seen, target)
-        if not missed:
-            continue
-        if isinstance(law, Thermostat):
-            others = _by_whom(knob_of(name, coefficient), signal, seen, target)
-            found.append(_without_authority(metrics, coefficient, missed, others))
-            continue
-        limit = 0.0 if parameter is None else float(getattr(method, parameter))
-        if isinstance(law, ProportionalIntegral):  # over a range of its own
-            limit, parameter = law.high, None
-        values = _series(metrics, _key(metrics, name, coefficient))
-        if (count := at_limit(values, limit)) is None:
-            continue
-        raised = ""
-        if parameter is not None:
-            several = sum(parameter in other for other in tables) > 1
-            raised = f" Raise --method.{name + '.' if several else ''}{parameter}."
-        found.append(
-            f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations: "
-            f"{missed}.{raised}"
+    if method is None or method.actuator is None or method.controls() is None:
+        return ""
+    coefficient, parameter = method.actuator
+    law = method.law() if isinstance(method, Controlled) else None
+    signal = law.wanted.signal if isinstance(law, Thermostat) else "entropy"
+    seen, target = series(KEYS[signal]), series(_key(metrics, name, "target"))
+    if not (missed := _missed(signal, seen, target)):
+        return ""
+    if isinstance(law, Thermostat):
+        ends = series("thermostat/saturated")
+        if (count := at_limit(ends, 1.0)) is None:
+            return ""
+        others = ""
+        if signal == "entropy" and seen and target and seen[0] > 0:
+            knobs = able(target[-1] / seen[0], knob_of(name, coefficient))
+            who = f"on target_sum {' and '.join(knobs)}"
+            who = who if knobs else "none of those measured on target_sum"
+            others = f"; {who} held this share of the first entropy"
+        return (
+            f"{coefficient} was at an end of its range in {count} of {len(ends)} iterations: "
+            f"{missed}. All of its range moves entropy by {series('thermostat/gain')[-1]:.2g} nats "
+            "an iteration, and where it stands entropy still changes by "
+            f"{series('thermostat/drift')[-1]:+.2g}. Let another knob hold in its place "
+            f"(--method.knob of `thermostat`){others}."
         )
-    return [sentence for sentence in found if sentence]
+    limit = 0.0 if parameter is None else float(getattr(method, parameter))
+    if isinstance(law, ProportionalIntegral):  # over a range of its own
+        limit, parameter = law.high, None
+    values = series(_key(metrics, name, coefficient))
+    if (count := at_limit(values, limit)) is None:
+        return ""
+    several = sum(parameter in other for other in tables) > 1
+    option = f"{name}.{parameter}" if several else parameter
+    return (
+        f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations: "
+        f"{missed}." + (f" Raise --method.{option}." if parameter else "")
+    )
 
 
 def _missed(signal: str, seen: Sequence[float], target: Sequence[float]) -> str:
@@ -78,50 +99,6 @@ def _missed(signal: str, seen: Sequence[float], target: Sequence[float]) -> str:
     if abs(end - wanted) <= NEAR * abs(wanted):
         return ""
     return f"{text} ({signal} {end:.3g}, target {wanted:.3g} in the second half)"
-
-
-def _mostly(at: Sequence[float]) -> bool:
-    """Whether it was there in most of the second half."""
-    half = at[len(at) // 2 :]
-    return 2 * sum(half) > len(half)
-
-
-def _bound(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Where the multiplier was at its largest, and that was not enough."""
-    bound = _series(metrics, "thermostat/bound")
-    entropy, target = _series(metrics, KEYS["entropy"]), _series(metrics, "control/target")
-    if not _mostly(bound) or not (missed := _missed("entropy", entropy, target)):
-        return ""
-    return (
-        f"the multiplier was at its largest in {sum(bound):.0f} of {len(bound)} iterations, the "
-        f"entropy's gradient as long as the whole one: {missed}. Ask for less, or lower optim.lr."
-    )
-
-
-def _without_authority(
-    metrics: Sequence[Mapping[str, Any]], coefficient: str, missed: str, others: str
-) -> str:
-    """Where a thermostat's knob was at an end of its range and would have gone on."""
-    ends = [end != 0 for end in _series(metrics, "thermostat/saturated")]
-    if not _mostly(ends):
-        return ""
-    gain, drift = (_series(metrics, f"thermostat/{key}")[-1] for key in ("gain", "drift"))
-    return (
-        f"{coefficient} was at an end of its range in {sum(ends)} of {len(ends)} iterations: "
-        f"{missed}. All of its range moves entropy by {gain:.2g} nats an iteration, and where it "
-        f"stands entropy still changes by {drift:+.2g}. Let another knob hold in its place "
-        f"(--method.knob of `thermostat`){others}."
-    )
-
-
-def _by_whom(knob: str, signal: str, seen: Sequence[float], target: Sequence[float]) -> str:
-    """Which knobs held this share of the first entropy where all were measured."""
-    if signal != "entropy" or not seen or not target or seen[0] <= 0:
-        return ""
-    knobs = able(target[-1] / seen[0], knob)
-    if not knobs:
-        return "; none of those measured on target_sum held this share of the first entropy"
-    return f"; on target_sum {' and '.join(knobs)} held this share of the first entropy"
 
 
 def _rebuilt(table: Mapping[str, Any]) -> Method | None:

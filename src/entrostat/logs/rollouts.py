@@ -79,13 +79,17 @@ class Rollouts:
         return slice(int(self.start[i]), int(self.start[i + 1]))
 
 
-_TENSORS = (
-    "rewards", "group", "finished", "trained", "start", "tokens", "logp", "sampler_logp",
-    "entropy", "advantage",
-)  # fmt: skip
-_ANALYSED = ("change", "influence")
-_OPTIONAL = (*_ANALYSED, "sampled")
 _FLOATS, _INTEGERS = (torch.float32, torch.float64), (torch.int32, torch.int64)
+_FLAGS = (torch.bool,)
+# what a tensor has a value of (`check`), and its types
+_TENSORS = {
+    "rewards": ("rollout", _FLOATS), "group": ("rollout", _INTEGERS), "start": ("edge", _INTEGERS),
+    "finished": ("rollout", _FLAGS), "trained": ("rollout", _FLAGS), "tokens": ("token", _INTEGERS),
+    "logp": ("token", _FLOATS), "sampler_logp": ("token", _FLOATS), "entropy": ("token", _FLOATS),
+    "advantage": ("token", _FLOATS), "change": ("token", _FLOATS), "influence": ("token", _FLOATS),
+    "sampled": ("token", _FLAGS),
+}  # fmt: skip
+_OPTIONAL = ("change", "influence", "sampled")
 
 
 def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
@@ -97,10 +101,8 @@ def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
         "completions": rollouts.completions,
         "pieces": rollouts.pieces,
     }
-    tensors = {name: getattr(rollouts, name).contiguous() for name in _TENSORS}
-    for name in _OPTIONAL:
-        if (values := getattr(rollouts, name)) is not None:
-            tensors[name] = values.contiguous()
+    found = {name: getattr(rollouts, name) for name in _TENSORS}
+    tensors = {name: values.contiguous() for name, values in found.items() if values is not None}
     # texts are a tensor of bytes: a safetensors header may not exceed 100 MB
     data = json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")
     tensors["texts"] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -133,8 +135,8 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
         path = files[chosen]
     try:
         with safe_open(path, framework="pt") as file:
-            there = [name for name in _OPTIONAL if name in file.keys()]  # noqa: SIM118
-            tensors = {name: file.get_tensor(name) for name in (*_TENSORS, *there)}
+            there = {*_TENSORS} - {*_OPTIONAL} | {*_TENSORS} & {*file.keys()}
+            tensors = {name: file.get_tensor(name) for name in there}
             data = file.get_tensor("texts").numpy().tobytes()
         texts = json.loads(data.decode("utf-8", "surrogatepass"))
         rollouts = Rollouts(
@@ -163,18 +165,13 @@ def check(r: Rollouts) -> None:
     if not isinstance(r.completions, list) or len(r.prompts) != len(r.completions):
         raise ValueError("its parts do not fit together: prompts and completions")
     B, n = len(r.completions), r.tokens.numel()
-    for names, size, types in (
-        (("rewards",), B, _FLOATS), (("group",), B, _INTEGERS), (("start",), B + 1, _INTEGERS),
-        (("finished", "trained"), B, (torch.bool,)), (("tokens",), n, _INTEGERS),
-        (("logp", "sampler_logp", "entropy", "advantage", *_ANALYSED), n, _FLOATS),
-        (("sampled",), n, (torch.bool,)),
-    ):  # fmt: skip
-        for name in names:
-            values = getattr(r, name)
-            if values is None and name in _OPTIONAL:
-                continue
-            if values.shape != (size,) or values.dtype not in types:
-                raise ValueError(f"its parts do not fit together: {name}")
+    sizes = {"rollout": B, "edge": B + 1, "token": n}
+    for name, (each, types) in _TENSORS.items():
+        values = getattr(r, name)
+        if values is None and name in _OPTIONAL:
+            continue
+        if values.shape != (sizes[each],) or values.dtype not in types:
+            raise ValueError(f"its parts do not fit together: {name}")
     edges = r.start.tolist()
     if edges[0] != 0 or edges[-1] != n or edges != sorted(edges):
         raise ValueError("its parts do not fit together: start")

@@ -225,8 +225,17 @@ def read_run(path: Path) -> Run:
         answers=_by_set(_lines(path / "answers.jsonl", notes)), best=best_of(path / "best"),
         group=_group(path), broken=broken(metrics),
     )  # fmt: skip
-    notes = [*_progress_notes(run), *broken_notes(run.broken), *saturated(path, metrics), *notes]
-    return replace(run, notes=tuple(notes))
+    about: list[str] = []
+    if run.planned is not None and run.done < run.planned:
+        about.append(f"Unfinished: {run.done} of {run.planned} iterations are logged.")
+    elif not (path / "final").is_dir():
+        about.append("There is no final model: the run has not saved it, or it was removed.")
+    if (first := metrics[0]["iteration"]) > 1:
+        about.append(f'The log begins at iteration {first}; "start" means that one.')
+    if not evaluation:
+        about.append("No evaluation is logged.")
+    about += [*broken_notes(run.broken), *saturated(path, metrics), *notes]
+    return replace(run, notes=tuple(about))
 
 
 def run_of(run: Path | Run) -> Run:
@@ -271,20 +280,6 @@ def _rollouts(path: Path) -> Rollouts:
     return load_rollouts(path)
 
 
-def _progress_notes(run: Run) -> list[str]:
-    notes = []
-    if run.planned is not None and run.done < run.planned:
-        notes.append(f"Unfinished: {run.done} of {run.planned} iterations are logged.")
-    elif not (run.path / "final").is_dir():
-        notes.append("There is no final model: the run has not saved it, or it was removed.")
-    if run.metrics[0]["iteration"] > 1:
-        first = run.metrics[0]["iteration"]
-        notes.append(f'The log begins at iteration {first}; "start" means that one.')
-    if not run.evaluation:
-        notes.append("No evaluation is logged.")
-    return notes
-
-
 def _text(path: Path, notes: list[str]) -> str:
     if not path.is_file():
         notes.append(f"There is no {path.name}.")
@@ -301,7 +296,6 @@ def best_of(directory: Path) -> dict[str, Any] | None:
 
 
 def _group(path: Path) -> str | None:
-    """What the study whose directory it lies in calls a run's settings."""
     try:
         study = read_json(Path(os.path.abspath(path)).parent / INDEX)
         return str(study["runs"][called(path)]["group"])
@@ -318,7 +312,6 @@ def _by_set(lines: Lines) -> Lines:
 
 
 def _lines(path: Path, notes: list[str]) -> Lines:
-    """Whole lines of a log; a note where reading stopped before its end."""
     if not path.is_file():
         return []
     # counted before they are read: a run that is still writing can only add whole lines

@@ -6,7 +6,7 @@ which lines are of one run; one file a format. Formats are told by what is in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,14 +92,24 @@ def read_all(
         reason = error.strerror or type(error).__name__
         raise ValueError(f"{str(path)!r} cannot be read: {reason}") from None
     runs, skipped = [*ours, *runs], [*skipped, *more]
-    if not runs and places.is_begun(path):
+    begun = all((path / name).is_file() for name in ("config.toml", "objective.json"))
+    if not runs and begun:
         raise ValueError(
             f"{clean(str(path))!r} has no iteration yet; if it was stopped, "
             "`entrostat train --resume` goes on with it"
         )
+    if not runs and len(found.refused) == 1:
+        raise ValueError(found.refused[0])
     if not runs:
-        only = len(found.refused) == 1
-        raise ValueError(found.refused[0] if only else _nothing(path, format, given, skipped))
+        wanted = [format] if format else list(FORMATS)
+        looked = "; ".join(f"{name}: {FORMATS[name]}" for name in wanted)
+        because = f" ({'; '.join(skipped[:3])})" if skipped else ""
+        if given.kept and not skipped:
+            first = given.kept[0]
+            where = f"{first.file}:{first.line}" if first.line else first.file
+            because = f" (first of {given.count} problems: {where}: {first.reason})"
+        message = f"{str(path)!r} holds nothing that can be read{because}; looked for {looked}"
+        raise ValueError(" ".join(clean(message).split()))
     return runs, tuple(clean(" ".join(text.split())) for text in skipped)
 
 
@@ -116,11 +126,13 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
     elif places.is_run(path):
         folders, one = [path], True
     elif format is None and trl.states(path):
-        beside = places.run_beside(path.resolve())
-        folders, one = [beside] if beside else [], True
-        if beside:
-            has = "which has more than TRL's own log beside it"
-            note = (f"Read from {clean(beside.name)}/, {has}.",)
+        # the one run directory that EntropyGRPOTrainer left in TRL's output directory
+        output = path.resolve()
+        output = output.parent if output.name.startswith("checkpoint-") else output
+        beside = [p.parent for p in output.glob("*/metrics.jsonl") if places.is_run(p.parent)]
+        folders, one = beside if len(beside) == 1 else [], True
+        has = "which has more than TRL's own log beside it"
+        note = tuple(f"Read from {clean(folder.name)}/, {has}." for folder in folders)
     else:
         logs = (file for file in places.walk(path, Given(path)) if file.name == "metrics.jsonl")
         # a study's runs are links, which no walk follows
@@ -139,15 +151,3 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
     if format == "entrostat" and not runs:
         raise ValueError(f"{str(path)!r} holds no metrics.jsonl of entrostat")
     return runs, skipped
-
-
-def _nothing(path: Path, format: str | None, given: Given, skipped: Sequence[str]) -> str:
-    wanted = [format] if format else list(FORMATS)
-    looked = "; ".join(f"{name}: {FORMATS[name]}" for name in wanted)
-    first = given.kept[0] if given.kept else None
-    where = f"{first.file}:{first.line}" if first and first.line else first.file if first else ""
-    because = f" (first of {given.count} problems: {where}: {first.reason})" if first else ""
-    if skipped:
-        because = f" ({'; '.join(skipped[:3])})"
-    message = f"{str(path)!r} holds nothing that can be read{because}; looked for {looked}"
-    return " ".join(clean(message).split())

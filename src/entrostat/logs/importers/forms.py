@@ -10,19 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .names import STEP, complete, guess
-from .source import (
-    ANSI,
-    TENSORBOARD,
-    Given,
-    clean,
-    document,
-    head_of,
-    lines,
-    number,
-    records,
-    step_of,
-)
+from .names import complete, guess
+from .source import TENSORBOARD, Given, clean, document, head_of, lines, number, records, step_of
 
 DEPTH = 4
 HEADER_WITHIN = 50  # lines
@@ -44,10 +33,6 @@ Titled = tuple[int, list[str] | None, str]  # a line's cells, None where a table
 
 def rows_in(path: Path, given: Given) -> Iterator[Cells]:
     """Rows of a file of any form, names and values of a long table as columns."""
-    yield from (row._replace(values=_widened(row.values)) for row in _rows_in(path, given))
-
-
-def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
     head = head_of(path, PREAMBLE)
     first = next((text.lstrip() for text in head if text.strip()), "")
     if any("<table" in text.lower() or "<tr" in text.lower() for text in head):
@@ -55,48 +40,42 @@ def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
     elif mlflow(path) is not None:  # time, value and step in each line
         cells = ((count, text.split()) for count, text, _ in lines(path, given) if text.strip())
         tag = _tag(path, given)
-        yield from (Cells(n, {STEP: c[2], tag: c[1]}) for n, c in cells if len(c) == 3)
+        yield from (Cells(n, {"step": c[2], tag: c[1]}) for n, c in cells if len(c) == 3)
     elif (found := header(path, given)) is not None:
         yield from _csv(path, given, found)
     elif sum(text.lstrip()[:1] == "|" for text in head) > 2:
         yield from _under_headers(_markdown(path, given), given)
     elif any(map(is_line, head)):
         yield from (
-            Cells(count, _figures(ANSI.sub("", text)))
-            for count, text, _ in lines(path, given)
-            if is_line(text)
+            Cells(count, _figures(text)) for count, text, _ in lines(path, given) if is_line(text)
         )
     elif first[:1] not in ("{", "[") and (blocks := [*_blocks(path, given)]):
         yield from blocks
     else:
         for count, record in records(path, given):
-            values = flatten(record)
-            if [*values] == [*TENSORBOARD]:
-                values = {STEP: values["Step"], _tag(path, given): values["Value"]}
+            values = _widened(flatten(record))
+            if _is_series(values):
+                _, step, value = values.values()
+                values = {"step": step, _tag(path, given): value}
             yield Cells(count, values)
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
     """Whether a JSON object looks like a row."""
-    if len(record) < 2 or len(record) > 5000:
-        return False
     flat = _widened(flatten(record))
     found = guess(flat, {})
-    return complete(found, {}) and step_of(part_of(flat[found["step"]])) is not None
+    return complete(found, {}) and step_of(flat[found["step"]]) is not None
 
 
-def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(record: Mapping[str, Any], depth: int = DEPTH) -> dict[str, Any]:
     """Nested objects as names with "/", down to a depth."""
     flat: dict[str, Any] = {}
-    stack = [("", record, 0)]
-    while stack:
-        prefix, values, depth = stack.pop()
-        for key, value in values.items():
-            name = prefix + str(key)
-            if isinstance(value, dict) and depth < DEPTH:
-                stack.append((name + "/", value, depth + 1))
-            else:
-                flat.setdefault(name, value)
+    for key, value in record.items():
+        if isinstance(value, dict) and depth > 0:
+            inner = flatten(value, depth - 1)
+            flat |= {f"{key}/{name}": each for name, each in inner.items()}
+        else:
+            flat[str(key)] = value
     return flat
 
 
@@ -110,14 +89,6 @@ def _widened(values: dict[str, Any]) -> dict[str, Any]:
     return {**rest, values[name]: values[plain["value"]]}
 
 
-def part_of(value: Any) -> Any:
-    """A step out of "240/960"."""
-    return value.partition("/")[0] if isinstance(value, str) else value
-
-
-# ------------------------------------------------------------------ CSV
-
-
 def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
     """Line, delimiter and names of a CSV's header; None where there is none in the first lines.
 
@@ -126,19 +97,16 @@ def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
     head = enumerate(head_of(path, HEADER_WITHIN), 1)
     plain = [(n, text) for n, text in head if text.lstrip()[:1] not in ("{", "[", "|", "<")]
     almost: tuple[int, str, list[str]] | None = None
-    for place, (count, text) in enumerate(plain):
+    for (count, text), (_, after) in pairwise([*plain, (0, "")]):
         for delimiter in ",;\t ":
-            if delimiter not in text.strip() or len(text) > 200_000:
+            if delimiter not in text.strip():
                 continue
-            names = _split(text, delimiter) or []
-            after = plain[place + 1][1] if place + 1 < len(plain) else ""
-            row = _split(after, delimiter) or []
+            names, row = _split(text, delimiter), _split(after, delimiter)
             fits = len(names) == len(row) - (delimiter == " " and len(row) > len(names))
             numbers = sum(number(cell) is not None for cell in row)
             if delimiter == " " and (not fits or numbers < len(row)):
                 continue  # prose
-            whole = complete(guess(names, given.columns), given.columns)
-            if whole or [*map(str.lower, names)] == [*map(str.lower, TENSORBOARD)]:
+            if complete(guess(names, given.columns), given.columns) or _is_series(names):
                 return count, delimiter, names
             named = any(number(name) is None and name for name in names)
             if almost is None and fits and len(row) > 1 and named and 2 * numbers >= len(row):
@@ -146,16 +114,20 @@ def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
     return almost
 
 
-def _split(text: str, delimiter: str) -> list[str] | None:
+def _split(text: str, delimiter: str) -> list[str]:
     """Cells of a line; blanks may align them, and a comma may be the decimal point."""
     if delimiter == " ":
         return text.split()
     try:
         row = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
-    except csv.Error:
-        return None
+    except csv.Error:  # a cell of more characters than the module reads
+        return []
     cells = [cell.strip() for cell in row]
     return cells if delimiter == "," else [_DECIMAL.sub(r"\1.\2", cell) for cell in cells]
+
+
+def _is_series(names: Iterable[str]) -> bool:
+    return [name.lower() for name in names] == [name.lower() for name in TENSORBOARD]
 
 
 def _tag(path: Path, given: Given) -> str:
@@ -178,7 +150,7 @@ def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterato
     at, delimiter, names = found
     names = [name or f"column {i}" for i, name in enumerate(names, 1)]
     run = ""
-    if [*map(str.lower, names)] == [*map(str.lower, TENSORBOARD)]:
+    if _is_series(names):
         names[2] = _tag(path, given)
         run = re.sub(r"^run-", "", path.stem).rpartition("-tag-")[0]
     # W&B's minima and maxima of a step repeat the value
@@ -187,16 +159,13 @@ def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterato
         if count <= at or not text.strip():
             continue
         row = _split(text, delimiter)
-        if row is not None and delimiter == " " and len(row) == len(names) + 1:
+        if delimiter == " " and len(row) == len(names) + 1:
             del row[0]  # the index of a frame that was printed
-        if row is None or len(row) != len(names):
-            has = "no" if row is None else str(len(row))
-            given.problem(path, count, f"{has} cells where the header has {len(names)}")
+        if len(row) != len(names):
+            given.problem(path, count, f"{len(row)} cells where the header has {len(names)}")
             continue
-        yield Cells(count, {names[i]: row[i] for i in kept if row[i]}, run)
+        yield Cells(count, _widened({names[i]: row[i] for i in kept if row[i]}), run)
 
-
-# ------------------------------------------------------------------ Markdown, HTML
 
 _RULE = re.compile(r"\s*\|?[\s:|-]*-{2,}[\s:|-]*\|?\s*")
 
@@ -214,28 +183,25 @@ def _markdown(path: Path, given: Given) -> Iterator[Titled]:
         before = inside
 
 
-_TAG = re.compile(
-    r"(?is)<(table|tr|t[dh]|h[1-6]|caption)\b[^>]*>"
-    r"([^<]*(?:<(?!/?(?:table|tr|t[dh]|h[1-6]|caption)\b)[^<]*)*)"
-)
+_TAG = re.compile(r"(?i)<(/?(?:table|tr|t[dh]|h[1-6]|caption))\b[^>]*>")
 
 
 def _html(text: str) -> Iterator[Titled]:
-    """Rows of a page's tables, None where one begins; the heading above."""
     row: list[str] = []
     title = ""
-    for count, (tag, inner) in enumerate([*_TAG.findall(text), ("table", "")], 1):
-        inner = unescape(re.sub("<[^>]*>", "", inner)).strip()
-        if tag.lower() in ("td", "th"):
+    pieces = _TAG.split(text + "<table>")[1:]
+    for count, (tag, inner) in enumerate(zip(pieces[::2], pieces[1::2], strict=True), 1):
+        tag, inner = tag.lower(), unescape(re.sub("<[^>]*>", "", inner)).strip()
+        if tag in ("td", "th"):
             row.append(inner)
-            continue
-        if row:
-            yield count, row, title
-            row = []
-        if tag.lower() == "table":
-            yield count, None, title
-        elif tag.lower() != "tr":
-            title = inner
+        elif tag[:1] != "/":
+            if row:
+                yield count, row, title
+                row = []
+            if tag == "table":
+                yield count, None, title
+            elif tag != "tr":
+                title = inner
 
 
 def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
@@ -249,8 +215,6 @@ def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
         elif len(row) == len(names):
             yield Cells(count, {n: c for n, c in zip(names, row, strict=True) if c}, clean(title))
 
-
-# ------------------------------------------------------------------ a console's figures
 
 _AT = re.compile(
     r"(?i)(?<!micro )(?<![\w/])(?P<whole>(?:global|train|training|optimizer)[ _-]?)?"
@@ -276,7 +240,7 @@ def is_line(text: str) -> bool:
         return False
     if _OTHER.match(text):
         return False
-    return complete(guess(_figures(ANSI.sub("", text)), {}), {})
+    return complete(guess(_figures(text), {}), {})
 
 
 def _figures(text: str) -> dict[str, Any]:
@@ -285,7 +249,7 @@ def _figures(text: str) -> dict[str, Any]:
     at = [*_AT.finditer(text)]
     if at:
         whole = [each for each in at if each["whole"]]
-        found[STEP] = (whole or at)[0]["step"]
+        found["step"] = (whole or at)[0]["step"]
     if text.lstrip()[:1] in ("|", "│", "┃"):
         cells = [cell.strip() for cell in re.split("[|│┃]", text)]
         return found | {
@@ -293,7 +257,7 @@ def _figures(text: str) -> dict[str, Any]:
         }
     pairs = dict(_PAIR.findall(text))
     if not at and pairs and (of := _OF.search(text)):
-        found[STEP] = of[1]
+        found["step"] = of[1]
     found |= pairs
     plain = re.sub("['\"]", "", _AT.sub(" | ", text))
     for part in re.split(r"\s*[|│{}]\s*[:\])]?|[,;]\s+|\s+-\s+", plain):
@@ -311,15 +275,15 @@ def _blocks(path: Path, given: Given) -> Iterator[Cells]:
     twice, named = set[str](), False
     above: list[tuple[int, str]] = []  # indent and name of the groups that a line stands in
     for count, text, _ in lines(path, given):
-        text = _WHO.sub("", ANSI.sub("", text))[:20_000]
+        text = _WHO.sub("", text)[:20_000]
         figures = _figures(text)
-        step = figures.pop(STEP, None)
+        step = figures.pop("step", None)
         named |= step is not None
-        if not named and (name := guess(figures, {}).get(STEP)):  # a row of a table that has it
+        if not named and (name := guess(figures, {}).get("step")):  # a row of a table that has it
             step = figures.pop(name)
         if step is not None:
-            if not rows or rows[-1].values[STEP] != step:
-                rows.append(Cells(count, {STEP: step}))
+            if not rows or rows[-1].values["step"] != step:
+                rows.append(Cells(count, {"step": step}))
                 twice, above = set(), []
             continue
         indent = len(text) - len(text.lstrip())
@@ -334,4 +298,4 @@ def _blocks(path: Path, given: Given) -> Iterator[Cells]:
                     twice.add(name)
                     row.pop(name, None)
     found = [row for row in rows if complete(guess(row.values, {}), {})]
-    yield from found if len({row.values[STEP] for row in found}) >= BLOCKS else []
+    yield from found if len({row.values["step"] for row in found}) >= BLOCKS else []

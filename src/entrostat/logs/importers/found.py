@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +12,23 @@ from ..run import MOST, Run, called
 from . import forms, prime_rl, slime, table, tensorboard, trl, verl, wandb
 from .names import trainer_of
 from .places import BINARY, walk
-from .rows import Group, Piece, Row, groups_of, pieces_of
-from .source import Given, UnreadableError, clean, lines, opener_of, parse, step_of
-from .steps import Dumped, Rollout
+from .rows import Group, Row, groups_of, pieces_of
+from .source import BROKEN, Given, UnreadableError, clean, lines, opener_of, parse, step_of
+from .steps import Dumped, Rollout, reader_of
 
-# Of several formats in a directory and under it the first is read. A reader has `scan` and
-# `run_of`, and tells its files by their first bytes (`is_file`), a line or a record.
+# Of several formats in a directory and under it the first is read. A reader has `scan`, `run_of`
+# where it is one trainer's, and tells files by first bytes, a line or an object (`RECORDS`).
 READERS: dict[str, Any] = {
     "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb,
     "tensorboard": tensorboard, "table": table,
 }  # fmt: skip
-_FILES, _LINES, _RECORDS = (
+_FILES, _LINES = (
     [(name, getattr(reader, tells)) for name, reader in READERS.items() if hasattr(reader, tells)]
-    for tells in ("is_file", "is_line", "is_record")
+    for tells in ("is_file", "is_line")
 )
+# what any trainer may have written, and the tracker that it is read through
+_ANYONES = {"table": "", "verl": "", "wandb": "W&B", "tensorboard": "TensorBoard"}
+_NAMED = {"TRL": trl, "ms-swift": trl, "veRL": verl}
 _HEAD = 64 * 1024
 _VOTES = 5  # lines that must speak for a format, unless the file is shorter
 _UNSUPPORTED = {
@@ -33,31 +37,24 @@ _UNSUPPORTED = {
     b"PK\x03\x04": "a zip file, which is not supported: unpack it first",
     **{b"\x80" + bytes([protocol]): slime.PICKLE for protocol in (2, 3, 4, 5)},
 }
-_LOGS = (".log", ".out", ".err", ".jsonl")
-Made = tuple[Group | None, Run]
-
-
-# ------------------------------------------------------------------ a file's format
+_LOGS = {".log", ".out", ".err", ".jsonl"}
 
 
 def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
     """Format of a text file by its contents; None where no format fits."""
     quiet = Given(path, columns or {})
-    votes: dict[str, int] = dict.fromkeys(READERS, 0)
-    head: list[str] = []
-    size = 0
+    votes: Counter[str | None] = Counter()
+    head = ""
     for _, text, _ in lines(path, quiet):
-        if size < _HEAD:
-            head.append(text)
-            size += len(text)
-        if (name := _vote(text)) is not None:
-            votes[name] += 1
-            if votes[name] >= _VOTES:
-                break
-    if path.name == trl.STATE or trl.is_document("\n".join(head)):
+        if len(head) < _HEAD:
+            head += text + "\n"
+        votes[name := _vote(text)] += 1
+        if name is not None and votes[name] >= _VOTES:
+            break
+    if path.name == trl.STATE or trl.is_document(head):
         return "trl"
     # a table fits most of what is an object: the others come first
-    best = max((n for n in votes if n != "table"), key=lambda n: votes[n])
+    best = max((name for name in READERS if name != "table"), key=votes.__getitem__)
     if votes[best] and votes[best] >= 0.1 * votes["table"]:
         return best
     if votes["table"] or table.found_in(path, quiet) or forms.header(path, quiet) is not None:
@@ -74,16 +71,17 @@ def _vote(text: str) -> str | None:
         record = parse(text)
     except UnreadableError:
         return None
-    told = _RECORDS if isinstance(record, dict) else ()
-    return next((name for name, is_record in told if is_record(record)), None)
+    for name, reader in READERS.items():
+        if reader_of(getattr(reader, "RECORDS", ()), record):
+            return name
+    return "table" if isinstance(record, dict) and table.is_record(record) else None
 
 
 def _unsupported(path: Path) -> str | None:
-    """Why a file is no text that can be read; None for a text."""
     try:
         with opener_of(path)(path, "rb") as file:
             head = file.read(8192)
-    except (EOFError, OSError) as error:
+    except BROKEN as error:
         if opener_of(path) is open:
             raise
         return f"a compressed file that cannot be unpacked ({error})"
@@ -98,7 +96,6 @@ def _unsupported(path: Path) -> str | None:
 
 
 def _nearest(path: Path) -> str:
-    """What an unknown text has that comes nearest to a log."""
     texts = [text for _, text, _ in lines(path, Given(path)) if text.strip()]
     for text in texts[:200]:
         if any(word in text.lower() for word in ("entropy", "reward", "step")):
@@ -110,29 +107,26 @@ def _nearest(path: Path) -> str:
     return ": no line names a step, an entropy or a reward" if texts else ": it is empty"
 
 
-# ------------------------------------------------------------------ files and their runs
-
-
 class Found:
     """Files of a path by format, read into the runs that they are of."""
 
     def __init__(self, path: Path, format: str | None, given: Given, ours: Sequence[Path]) -> None:
-        self.root, self.given, self.refused = path, given, list[str]()
-        self.others, self.left = list[Path](), dict[str, list[Path]]()
-        self.pickles, self.skipped = list[Path](), list[str]()
-        self.by_format: dict[str, list[Path]] = {}
+        self.root, self.given = path, given
+        self.by_format: dict[str, list[Path]] = defaultdict(list)
+        self.left: dict[str, list[Path]] = defaultdict(list)  # of a format that is not read
+        self.others, self.pickles = list[Path](), list[Path]()
+        self.refused, self.skipped = list[str](), list[str]()  # reasons
         for file in [path] if path.is_file() else walk(path, given):
-            binary = path.is_dir() and file.suffix in BINARY
-            if binary or any(place in file.parents for place in ours):
-                self.others += [file] * binary
-                continue
-            try:
-                found = self._format(file, format)
-            except OSError as error:
-                given.problem(file, None, f"cannot be read: {error.strerror}")
-                continue
-            if found is not None:
-                self.by_format.setdefault(found, []).append(file)
+            if path.is_dir() and file.suffix in BINARY:
+                self.others.append(file)
+            elif not any(place in file.parents for place in ours):
+                try:
+                    found = self._format(file, format)
+                except OSError as error:
+                    given.problem(file, None, f"cannot be read: {error.strerror}")
+                    continue
+                if found is not None:
+                    self.by_format[found].append(file)
         if not self.by_format or "slime" in self.by_format:
             for file in self.pickles:
                 given.problem(file, None, slime.PICKLE)
@@ -140,7 +134,6 @@ class Found:
             self._leave_out()
 
     def _format(self, file: Path, format: str | None) -> str | None:
-        """The format that a file is to be read in; None where it is not to be read."""
         with open(file, "rb") as binary:
             head = binary.read(512)
         if kept := next((name for name, is_file in _FILES if is_file(head)), None):
@@ -154,51 +147,48 @@ class Found:
         if self.root.is_file() and format is not None:
             return format
         found = detect(file, self.given.columns)
-        self.others += [file] * (found is None)
-        if found is None and self.root.is_file():
-            self.given.problem(file, None, f"not recognised{_nearest(file)}")
+        if found is None:
+            self.others.append(file)
+            if self.root.is_file():
+                self.given.problem(file, None, f"not recognised{_nearest(file)}")
         return found if format in (None, found) else None
 
     def _leave_out(self) -> None:
         """Leave out files of a lower format where a better one is beside or beneath them."""
         # of a run of W&B's its log alone: the console and the summary beside it say less
-        logs = [file for file in self.by_format.get("wandb", ()) if file.suffix == ".wandb"]
+        logs = [file for file in self.by_format["wandb"] if file.suffix == ".wandb"]
         logged = {_home(file) for file in logs}
         better: list[Path] = []
         for name in READERS:
-            files = self.by_format.get(name, ())
-            files = [file for file in files if file in logs or _home(file) not in logged]
-            kept = []
+            files = [f for f in self.by_format.pop(name, ()) if f in logs or _home(f) not in logged]
             for file in files:
                 home = _home(file)
                 covered = any(home == h or home in h.parents or h in home.parents for h in better)
-                (self.left.setdefault(name, []) if covered else kept).append(file)
-            self.by_format[name] = kept
+                (self.left if covered else self.by_format)[name].append(file)
             better += map(_home, files)
 
     def runs(self) -> tuple[list[Run], list[str]]:
         """The runs, each under its own name, and what was skipped."""
-        made: list[Made] = []
-        kinds = {f.suffix for files in self.by_format.values() for f in files} & {*_LOGS}
+        made: list[tuple[Group, Run]] = []
+        kinds = {file.suffix for files in self.by_format.values() for file in files} & _LOGS
         for file in [file for file in self.others if file.suffix in kinds]:
             self.others.remove(file)
             self._skip(file, "no step is logged")  # a run that ended at once
         for name in READERS:
             files = self.by_format.get(name, [])
             groups, dumps = self._scanned(name, files)
-            own = dumps.get("") if len(groups) == 1 else None
-            some = [(group, group.rows, group.sources, own) for group in groups]
-            for group, rows, sources, dumped in some or [
-                (None, list[Row](), files, dumped) for dumped in dumps.values()
+            only = dumps.get("") if len(groups) == 1 else None
+            for group, dumped in [(group, only) for group in groups] or [
+                (Group(self.root, run, files), dumped) for run, dumped in dumps.items()
             ]:
                 try:
-                    run = self._run_of(name, rows, sources, dumped)
+                    run = self._run_of(name, group, dumped)
                 except ValueError as error:
                     self.refused.append(str(error))
-                    self._skip(sources[0], str(error))
+                    self._skip(group.sources[0], str(error))
                     continue
-                if run is not None and group is None and dumped and len(dumps) > 1:
-                    run = replace(run, label=clean(dumped.run))
+                if run is not None and not groups and len(dumps) > 1:
+                    run = replace(run, label=clean(group.run))
                 if run is not None:
                     made.append((group, run))
         if not made:
@@ -210,7 +200,6 @@ class Found:
         self.skipped.append(f"{self._short(file)}: {reason}")
 
     def _scanned(self, name: str, files: list[Path]) -> tuple[list[Group], dict[str, Dumped]]:
-        """Rows of the runs that files are of, and rollouts by run."""
         scanned: Iterable[tuple[Path, Iterable[Row | Rollout]]]
         if name == "trl":
             scanned = _newest_states(files, self.given).items()
@@ -220,7 +209,7 @@ class Found:
         else:
             scanned = [(file, READERS[name].scan(file, self.given)) for file in files]
         dumps: dict[str, Dumped] = {}
-        pieces: list[Piece] = []
+        pieces: list[Group] = []
         for file, found in scanned:
             try:
                 rows = list(found)
@@ -229,12 +218,12 @@ class Found:
                 continue
             if not rows and self.root.is_dir() and name != "prime_rl":
                 self._skip(file, "no step is logged")
-            by_file: dict[Path, list[Row]] = {}
+            by_file: dict[Path, list[Row]] = defaultdict(list)
             for row in rows:
                 if isinstance(row, Rollout):
                     dumps.setdefault(row.run, Dumped(row.run, READERS[name].scan)).add(row)
                 else:
-                    by_file.setdefault(row.path, []).append(row)
+                    by_file[row.path].append(row)
             for path, some in by_file.items():
                 steps = (step for row in some if (step := step_of(row.step)) is not None)
                 order = (min(steps, default=MOST), path.stat().st_mtime, str(path))
@@ -242,35 +231,43 @@ class Found:
         shown = {run: dumped for run, dumped in dumps.items() if dumped.where}
         return groups_of(pieces), shown or dumps
 
-    def _run_of(
-        self, name: str, rows: list[Row], files: Sequence[Path], dumped: Dumped | None
-    ) -> Run | None:
-        reader = READERS[name]
-        if name == "verl" and rows:  # others log through its console
-            who = trainer_of({key for row in rows for key in row.values})
-            reader = reader if who in (None, "veRL", "entrostat") else table
-        given, inside = self.given, {self._short(file) for file in files}
+    def _run_of(self, name: str, group: Group, dumped: Dumped | None) -> Run | None:
+        given, inside = self.given, {self._short(file) for file in group.sources}
         known = self.root.is_file()
         kept = [p for p in given.kept if known or p.file in inside or not p.line]
         count = given.count - (len(given.kept) - len(kept))
         own = replace(given, kept=kept, count=count, notes=[*given.notes], broken={})
-        return reader.run_of(rows, own, dumped)
+        reader, who = READERS[name], None
+        if group.rows and name in _ANYONES:
+            names = dict.fromkeys(key for row in group.rows for key in row.values)
+            who = None if given.columns else trainer_of(names, 2 if name == "table" else 1)
+            console = name == "verl" and who in (None, "entrostat")
+            reader = verl if console else _NAMED.get(who or "", table)
+        if reader is table:
+            found = table.run_of(group.rows, own, who)
+        else:
+            found = reader.run_of(group.rows, own, dumped)
+        if found is None or not _ANYONES.get(name):
+            return found
+        source = f"{found.source} through {_ANYONES[name]}"
+        return replace(found, source=source.removeprefix("a table through "))
 
     def _short(self, file: Path) -> str:
         return clean(str(file.relative_to(self.root)) if file != self.root else file.name)
 
-    def _named(self, made: Sequence[Made]) -> list[Run]:
+    def _named(self, made: Sequence[tuple[Group, Run]]) -> list[Run]:
         """Runs under names that tell them apart; the first has the notes on other files."""
-        group, run = made[0]
-        labels = [run.label]
-        if made[1:]:
-            labels = _told_apart(made, self.root)
-        elif group and group.run and run.source.endswith("W&B"):
-            labels = [_called(group)]
-        runs = [
-            replace(run, label=label, path=group.sources[0] if group and made[1:] else run.path)
-            for (group, run), label in zip(made, labels, strict=True)
-        ]
+        runs = [run for _, run in made]
+        (group, run), *more = made
+        if more:
+            names = [self._name(group, run, made) for group, run in made]
+            for place, name in enumerate(names):
+                number, of = names[: place + 1].count(name), names.count(name)
+                label = clean(f"{name}, run {number} of {of}" if of > 1 else name)
+                path = made[place][0].sources[0] if made[place][0].rows else runs[place].path
+                runs[place] = replace(runs[place], label=label, path=path)
+        elif group.run and run.source.endswith("W&B"):
+            runs = [replace(run, label=_called(group))]
         notes = [
             f"Not read, of another format ({name}): {clean(files[0].name)}"
             + (f" and {len(files) - 1} more." if files[1:] else ".")
@@ -279,6 +276,19 @@ class Found:
         if self.others and self.root.is_dir():
             notes.append(f"{len(self.others)} other files are no logs, and were not read.")
         return [replace(runs[0], notes=(*runs[0].notes, *notes)), *runs[1:]]
+
+    def _name(self, group: Group, run: Run, made: Sequence[tuple[Group, Run]]) -> str:
+        """What a run's source calls it, else its file or directory."""
+        file = group.sources[0]
+        if not group.rows:
+            return run.name
+        if group.run:
+            return _called(group)
+        if file == self.root:
+            return file.name
+        one = len({group.sources[0].name for group, _ in made if group.rows}) == 1
+        inside = (_home(file) if file.name == trl.STATE or one else file).relative_to(self.root)
+        return str(inside) if inside.parts else called(file)
 
 
 def _home(file: Path) -> Path:
@@ -293,9 +303,11 @@ def _home(file: Path) -> Path:
 def _newest_states(files: Sequence[Path], given: Given) -> dict[Path, list[Row]]:
     """Rows of TRL's logs, without the states of checkpoints older than the newest that is whole."""
     found = {file: list(trl.scan(file, given)) for file in files if file.name != trl.STATE}
-    states = [file for file in files if file.name == trl.STATE]
-    for home in dict.fromkeys(map(_home, states)):
-        some = [file for file in states if _home(file) == home]
+    states: dict[Path, list[Path]] = defaultdict(list)
+    for file in files:
+        if file.name == trl.STATE:
+            states[_home(file)].append(file)
+    for home, some in states.items():
         newest = -1
         best: dict[Path, list[Row]] = {}
         for file in [file for file in trl.states(home) if file in some] or some:
@@ -309,29 +321,6 @@ def _newest_states(files: Sequence[Path], given: Given) -> dict[Path, list[Row]]
     return found
 
 
-def _told_apart(made: Sequence[Made], root: Path) -> list[str | None]:
-    """A name for each run: what its source calls it, else its file or directory; a number last."""
-    found = []
-    files = {group.sources[0].name for group, _ in made if group}
-    for group, run in made:
-        if group is None:
-            found.append(run.name)
-        elif group.run:
-            found.append(_called(group))
-        elif (file := group.sources[0]) == root:
-            found.append(file.name)
-        else:
-            place = _home(file) if file.name == trl.STATE or len(files) == 1 else file
-            inside = place.relative_to(root)
-            found.append(str(inside) if inside.parts else called(file))
-    names: list[str | None] = []
-    for place, name in enumerate(found):
-        number, of = found[: place + 1].count(name), found.count(name)
-        names.append(clean(f"{name}, run {number} of {of}" if of > 1 else name))
-    return names
-
-
 def _called(group: Group) -> str:
-    """What the source calls a run; W&B has an id, and a name that need not be its own."""
     name = next((row.settings.get(wandb.CALLED) for row in reversed(group.rows)), None)
     return f"{name} ({group.run})" if name else group.run

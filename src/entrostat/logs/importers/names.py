@@ -7,10 +7,9 @@ a leading `train/` dropped, every other mark an underscore.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-STEP, ENTROPY, SCORE = "step", "entropy", "score"
-KINDS = (STEP, ENTROPY, SCORE)  # what a user may name the columns of
+KINDS = ("step", "entropy", "score")  # what a user may name the columns of
 
 # quantity -> folded names, the most direct first. TRL and ms-swift, veRL (rLLM, ROLL), slime,
 # prime-rl, NeMo-RL, AReaL, OpenRLHF, SkyRL, open-instruct, tinker-cookbook
@@ -85,9 +84,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "rollout_is_mean", "tis", "train_tis",
     ),
 }  # fmt: skip
-# quantities that a reader renames; every other metric keeps its trainer's name
-OURS = {"score": "reward/mean", "length": "rollout/length_mean", "gradient": "grad/norm"}
-
+# what every reader renames; other metrics keep their trainer's name
+OURS = {"reward/mean": "score", "rollout/length_mean": "length", "grad/norm": "gradient"}
 _OTHER = {
     "coef", "coeff", "coefficient", "bonus", "target", "max", "min", "std", "var", "threshold",
     "key", "delta", "high", "low", "cross", "alpha", "lr", "available", "reason", "time", "val",
@@ -150,6 +148,22 @@ def find(quantity: str, names: Mapping[str, str]) -> str | None:
     return next((names[each] for each in ALIASES[quantity] if each in names), None)
 
 
+def renamed(names: Iterable[str], own: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """A source's name -> ours, of each the first alias that is there; what is ours already stays.
+
+    `own` has the folded names of what only one trainer calls so.
+    """
+    names = list(names)
+    by_name = folded(names)
+    aliases = {ours: ALIASES[quantity] for ours, quantity in OURS.items()} | dict(own)
+    found = {
+        next((by_name[each] for each in some if each in by_name), ""): ours
+        for ours, some in aliases.items()
+        if ours not in names
+    }
+    return {theirs: ours for theirs, ours in found.items() if theirs}
+
+
 def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
     """The name of "entropy" or "score", and the candidates where there is none that is surely it.
 
@@ -162,7 +176,7 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
     names = list(names)
     if (known := find(quantity, folded(names))) is not None:
         return known, []
-    if quantity == ENTROPY:  # the one tag ".../entropy" among others that mention it
+    if quantity == "entropy":  # the one tag ".../entropy" among others that mention it
         last = [n for n in names if bare(n).lower().rpartition("/")[2] == "entropy"]
         if len(last) == 1:
             return last[0], []
@@ -192,7 +206,7 @@ def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
             name = columns[kind]
             name = name if name in names else by_name.get(fold(name))
         else:
-            name = find(STEP, by_name) if kind == STEP else choose(kind, names)[0]
+            name = find("step", by_name) if kind == "step" else choose(kind, names)[0]
         if name is not None:
             found[kind] = name
     return found
@@ -200,7 +214,7 @@ def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
 
 def complete(found: Mapping[str, str], columns: Mapping[str, str]) -> bool:
     """Whether there is a step and an entropy or a score, and all that the user named."""
-    return STEP in found and len(found) > 1 and columns.keys() <= found.keys()
+    return "step" in found and len(found) > 1 and columns.keys() <= found.keys()
 
 
 _COMMON = ("TRL", "veRL", "slime", "prime-rl", "OpenRLHF")  # others use some of their names

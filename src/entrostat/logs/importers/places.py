@@ -23,21 +23,8 @@ def is_run(directory: Path) -> bool:
     return path.is_file() and '"iteration"' in first_line(path)[:100_000]
 
 
-def is_begun(directory: Path) -> bool:
-    """Whether it is a run of ours that may as yet have no iteration: it has settings."""
-    return all((directory / name).is_file() for name in ("config.toml", "objective.json"))
-
-
 def is_study(directory: Path) -> bool:
     return (directory / INDEX).is_file()
-
-
-def run_beside(output: Path) -> Path | None:
-    """The one run directory that EntropyGRPOTrainer left in TRL's output directory."""
-    if output.name.startswith("checkpoint-"):
-        output = output.parent
-    found = [each.parent for each in output.glob("*/metrics.jsonl") if is_run(each.parent)]
-    return found[0] if len(found) == 1 else None
 
 
 def runs_in(path: Path) -> list[Path]:

@@ -1,16 +1,14 @@
 """prime-rl: the trainer's token export, and the annotations that took its place.
 
-Three layouts of one JSON object per sequence, all from PrimeIntellect-ai/prime-rl:
+One JSON object per sequence in three layouts, all from PrimeIntellect-ai/prime-rl:
 
-- token export, first form (pull requests 2592 and 2596, `trainer/rl/token_export.py`,
-  schema_version 1): `token_exports/step_N/rank_R.jsonl` with `training_mode` and aligned lists
-  `token_ids`, `loss_mask`, `advantages`, `rewards`, `inference_logprobs`, `trainer_logprobs`,
-  `entropy`, `mismatch_kl`, `is_masked`, ...
-- token export, later form (pull request 2641 and after, schema_version 1 too): the same lists with
-  null where unknown, `export_step`, `run_id`, and `losses`, one object per token.
-- annotations (`trainer/rl/trace_annotations.py`, later `annotations.py`, version 1):
-  {"trace_id", "info": {"train": {"trained_at_step"}}, "branches": [{"index", "trainer_logprobs",
-  "entropies"}]} in `traces/step_N/train/annotations/trainer.jsonl`: no token ids, no rewards.
+- token export, first form (pull requests 2592 and 2596, `trainer/rl/token_export.py`):
+  `token_exports/step_N/rank_R.jsonl` with aligned lists `token_ids`, `loss_mask`, `entropy`, ...
+- token export, later form (pull request 2641 and after): the same lists with null where unknown,
+  `export_step`, `run_id`, and `losses`, one object per token.
+- annotations (`trainer/rl/trace_annotations.py`, later `annotations.py`): {"trace_id", "info",
+  "branches": [{"index", "trainer_logprobs", "entropies"}]} in
+  `traces/step_N/train/annotations/trainer.jsonl`: no token ids, no rewards.
 
 Entropies are exact, of logits divided by each token's temperature, shifted so that position t has
 those of the distribution that token t was drawn from.
@@ -20,14 +18,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
 from .rows import Row
-from .source import Given, UnreadableError, finite, json_lines, short, step_of
-from .steps import Dumped, Rollout, as_logged, column, finish, token_ids, trained
+from .source import Given, UnreadableError, finite, step_of
+from .steps import Dumped, Rollout, all_recorded, column, finish, token_ids, trained
 
 ENTROPY_IS = (
     "the full next-token entropy of logits divided by the token's sampling temperature "
@@ -42,58 +41,22 @@ EXPORT = {
     "logp": "trainer_logprobs", "sampler_logp": "inference_logprobs", "entropy": "entropy",
     "advantage": "advantages", "rewards": "rewards",
 }  # fmt: skip
-FLAGS = ("is_masked", "is_masked_high", "is_masked_low")
-EXTRA = ("mismatch_kl", "importance_ratio", *FLAGS)
+EXTRA = ("mismatch_kl", "importance_ratio", "is_masked", "is_masked_high", "is_masked_low")
 FOLDER = re.compile(r"step_(\d{1,15})")
 NOTES = "annotations"  # stand for a run of their own
-UNMASKED = "entrostat/unmasked"  # of an annotation whose nulls do not tell what was trained
 
 
-def is_record(record: Mapping[str, Any]) -> bool:
-    return _is_export(record) or _is_annotation(record)
-
-
-def _is_export(record: Mapping[str, Any]) -> bool:
-    return isinstance(record.get("token_ids"), list) and "trainer_logprobs" in record
-
-
-def _is_annotation(record: Mapping[str, Any]) -> bool:
-    return isinstance(record.get("branches"), list) and "trace_id" in record
-
-
-def scan(path: Path, given: Given) -> Iterator[Rollout]:
-    """Sequences of a file, and branches of its annotations."""
-    for count, record in json_lines(path, given):
-        try:
-            if isinstance(record, dict) and _is_annotation(record):
-                yield from _branches(path, record)
-            elif isinstance(record, dict) and _is_export(record):
-                yield _sequence(path, record)
-            else:
-                raise UnreadableError("neither a token export nor an annotation of prime-rl")
-        except UnreadableError as error:
-            given.problem(path, count, str(error))
-
-
-def _sequence(path: Path, record: Mapping[str, Any]) -> Rollout:
-    told = record.get("export_step", record.get("step"))
-    known = (step_of(record.get(key)) for key in ("export_step", "step"))
-    step = next((step for step in known if step is not None), None)
-    ids, mask = token_ids(record.get("token_ids")), record.get("loss_mask")
+def _sequence(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
+    steps = (step_of(record.get(key)) for key in ("export_step", "step"))
+    step = next((step for step in steps if step is not None), None)
+    ids, mask = token_ids(record["token_ids"]), record.get("loss_mask")
     if step is None:
-        raise UnreadableError(f"step {short(told)} is not a whole number from 0")
-    if ids is None:
-        raise UnreadableError("token_ids are not all ids")
-    if not isinstance(mask, list) or len(mask) != len(ids) or not any(k == 1 for k in mask):
+        raise UnreadableError("neither export_step nor step is a whole number from 0")
+    if not isinstance(mask, list) or len(mask) != len(ids) or True not in mask:
         raise UnreadableError(
             "loss_mask is not one true or false per token, or nothing was trained"
         )
-    flags = {
-        key: [float(v) if isinstance(v, bool) else None for v in record[key]]
-        for key in FLAGS
-        if isinstance(record.get(key), list)
-    }
-    found = trained({**record, **flags}, ids, mask, EXPORT | {key: key for key in EXTRA})
+    found = trained(record, ids, mask, EXPORT | {key: key for key in EXTRA})
     run = record.get("run_id")
     return Rollout(
         path, step, next(iter(finite(found.pop("rewards"))), math.nan),
@@ -103,30 +66,39 @@ def _sequence(path: Path, record: Mapping[str, Any]) -> Rollout:
     )  # fmt: skip
 
 
-def _branches(path: Path, record: Mapping[str, Any]) -> Iterator[Rollout]:
+def _branches(path: Path, line: int, record: Mapping[str, Any]) -> list[Rollout]:
     """An annotation's branches; the step is named by itself or by a folder around the file."""
-    info = record.get("info")
-    train = info.get("train") if isinstance(info, dict) else None
-    step = step_of(train.get("trained_at_step")) if isinstance(train, dict) else None
-    if step is None:
-        folders = [m for part in path.parts if (m := FOLDER.fullmatch(part))]
-        step = int(folders[-1][1]) if folders else None
+    try:
+        step = step_of(record["info"]["train"]["trained_at_step"])
+    except (LookupError, TypeError):
+        step = None
+    folders = [int(m[1]) for part in path.parts if (m := FOLDER.fullmatch(part))]
+    step = folders[-1] if step is None and folders else step
     if step is None:
         raise UnreadableError("no trained_at_step, and no folder step_N around the file")
+    found = []
     for branch in record["branches"]:
         if not isinstance(branch, dict) or not isinstance(branch.get("entropies"), list):
             continue
         length = len(branch["entropies"])
         entropy = column(branch, "entropies", length)
-        # the first position is null in both forms: its value crosses the packing boundary
+        # the first position is null in both forms: its value crosses the packing boundary; where
+        # the second is not, nulls do not tell what was trained
         unmasked = length >= 2 and entropy[1] is not None
         extra = {
-            "entropy/exact": entropy,
+            "entropy/logged" if unmasked else "entropy/exact": entropy,
             "entropy/nll": [-v for v in finite(column(branch, "trainer_logprobs", length))],
             "rollout/length_mean": [float(len(finite(entropy)))],
-            UNMASKED: [1.0] if unmasked else [],
         }
-        yield Rollout(path, step, extra=extra, run=NOTES)
+        found.append(Rollout(path, step, extra=extra, run=NOTES))
+    return found
+
+
+RECORDS = (
+    ({"token_ids": list, "trainer_logprobs": object}, _sequence),
+    ({"branches": list, "trace_id": object}, _branches),
+)
+scan = partial(all_recorded, RECORDS)
 
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
@@ -136,7 +108,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         note = "The token export has ids, not texts; rollouts are grouped by equal prompts."
     else:
         note = "Annotations have no token ids and no rewards: there are no rollouts."
-        if sum(row.pop(UNMASKED, 0.0) for row in metrics) > 0:
-            metrics, entropy_is = [as_logged(row) for row in metrics], ALL_TOKENS
+        if any("entropy/logged" in row for row in metrics):
+            entropy_is = ALL_TOKENS
     given.notes.append(note)
     return finish(given, "prime-rl", entropy_is, metrics, dumped)

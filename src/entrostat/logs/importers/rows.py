@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .names import bare
-from .source import number, step_of
+from .source import finite, number, step_of
 
 SAME, ROUNDED = 1e-3, 6e-5  # relative or absolute: consoles print fewer digits than a file has
 COPIED = 1e-6  # relative: a copy's values differ by less
@@ -40,54 +40,53 @@ class Row(NamedTuple):
     fresh: bool = False  # the source says that a run begins here
 
 
+def averaged(rows: Sequence[Row], step: int) -> Row:
+    """One row of several of a step: of what several have, the mean of the finite numbers."""
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.values.items():
+            found.setdefault(name, []).append(value)
+    values = {
+        name: math.fsum(known) / len(known) if (known := finite(map(number, each))) else each[-1]
+        for name, each in found.items()
+    }
+    return rows[-1]._replace(step=step, values=values)
+
+
 @dataclass
-class Piece:
-    """Rows of one file, one after the other, whose steps rise; at least one."""
+class Group:
+    """Rows of one run: of a file until its steps fall back, then what is joined to them."""
 
     home: Path  # the directory that stands for the run's place
     run: str
+    sources: list[Path] = field(default_factory=list)
     order: tuple[Any, ...] = ()  # of several files
     rows: list[Row] = field(default_factory=list)
+    known: dict[int, list[Row]] = field(default_factory=dict)  # rows by step
 
-    @property
-    def file(self) -> Path:
-        return self.rows[0].path
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add rows; their values win."""
+        for row in rows:
+            self.rows.append(row)
+            if row.path not in self.sources:
+                self.sources.append(row.path)
+            if (step := step_of(row.step)) is not None:
+                self.known.setdefault(step, []).append(row)
 
     @property
     def begins(self) -> bool:
         """Whether a run begins here: at step 0 or 1, or after as many steps as are between two."""
-        rising = sorted({step for row in self.rows if (step := step_of(row.step)) is not None})
-        gaps = [b - a for a, b in pairwise(rising)]
-        return bool(rising) and rising[0] <= max(1, min(gaps, default=1))
+        gaps = [b - a for a, b in pairwise(sorted(self.known))]
+        return bool(self.known) and min(self.known) <= max(1, min(gaps, default=1))
 
-
-class Group:
-    """Pieces of one run, in their order."""
-
-    def __init__(self, piece: Piece) -> None:
-        self.home, self.run = piece.home, piece.run
-        self.rows: list[Row] = []
-        self.sources: list[Path] = []
-        self.known: dict[int, list[Row]] = {}
-        self.add(piece)
-
-    def add(self, piece: Piece) -> None:
-        """Add a piece; its values win."""
-        self.rows += piece.rows
-        if piece.file not in self.sources:
-            self.sources.append(piece.file)
-        for row in piece.rows:
-            if (step := step_of(row.step)) is not None:
-                self.known.setdefault(step, []).append(row)
-
-    def takes(self, piece: Piece) -> bool:
-        elsewhere = piece.home != self.home and not (piece.run and piece.run == self.run)
-        if elsewhere:
+    def takes(self, piece: Group) -> bool:
+        """Whether a later piece is of this run."""
+        if piece.home != self.home and not (piece.run and piece.run == self.run):
             shared, apart = self._compared(piece, COPIED, 0.0, _COPIES)
             return shared >= ENOUGH and not apart
         return not piece.begins or not self._compared(piece, SAME, ROUNDED, _COMPARED)[1]
 
-    def _compared(self, piece: Piece, near: float, least: float, most: int) -> tuple[int, bool]:
+    def _compared(self, piece: Group, near: float, least: float, most: int) -> tuple[int, bool]:
         """How many values both have of the same steps, and whether they are of two runs.
 
         Values are the same within `near` of the larger, or `least`; `most` steps are looked at.
@@ -117,30 +116,30 @@ def _figures(row: Row) -> dict[str, float]:
     return {}
 
 
-def pieces_of(rows: Iterable[Row], home: Path, order: tuple[Any, ...] = ()) -> list[Piece]:
+def pieces_of(rows: Iterable[Row], home: Path, order: tuple[Any, ...] = ()) -> list[Group]:
     """A file's rows, cut where steps fall back or the source says that a run begins."""
-    open_: dict[str, tuple[Piece, int]] = {}  # a run's latest piece and its last step
-    found: list[Piece] = []
+    open_: dict[str, tuple[Group, int]] = {}  # a run's latest piece and its last step
+    found: list[Group] = []
     for row in rows:
         piece, last = open_.get(row.run, (None, -1))
         step = step_of(row.step)
         if piece is None or row.fresh or (step is not None and step < last):
-            piece, last = Piece(home, row.run, (*order, len(found))), -1
+            piece, last = Group(home, row.run, order=(*order, len(found))), -1
             found.append(piece)
-        piece.rows.append(row)
+        piece.add([row])
         open_[row.run] = piece, last if step is None else step
     return found
 
 
-def groups_of(pieces: Iterable[Piece]) -> list[Group]:
+def groups_of(pieces: Iterable[Group]) -> list[Group]:
     """The runs that pieces are of, in the order in which they are found."""
     groups: list[Group] = []
     for piece in sorted(pieces, key=lambda piece: piece.order):
-        same = [g for g in groups if g.run == piece.run and piece.file in g.sources]
+        same = [g for g in groups if g.run == piece.run and piece.sources[0] in g.sources]
         fits = same[-1:] or [g for g in groups if g.run == piece.run or not (g.run and piece.run)]
         fits = [group for group in fits if group.takes(piece)]
         if len(fits) == 1:  # of several nobody knows which one went on
-            fits[0].add(piece)
+            fits[0].add(piece.rows)
         else:
-            groups.append(Group(piece))
+            groups.append(piece)
     return groups

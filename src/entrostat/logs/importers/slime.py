@@ -2,9 +2,7 @@
 
 Read in THUDM/slime. The console has `step 12: {'train/loss': ...}` once per update
 (`backends/megatron_utils/model.py`), `rollout 3: {'rollout/raw_reward': ...}` and `perf 3: {...}`
-once per rollout (`data.py`, `ray/rollout.py`). `train/entropy_loss` is the exact entropy of logits
-divided by `rollout_temperature`, over the sequence's tokens and then over sequences, or over all
-tokens with `--calculate-per-token-loss`. `train/pg_clipfrac` counts both sides of the clip range.
+once per rollout (`data.py`, `ray/rollout.py`). docs/analyze.md says what `train/entropy_loss` is.
 
 `rollout/zero_std/count_1.0` counts the groups whose rewards are all 1.0, and is left out where
 there are none (`observability/rollout_metrics.py`); of how many groups, only Megatron's list of
@@ -15,34 +13,28 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .rows import Row
-from .source import ANSI, PAIR, Given, UnreadableError, finite, lines, number, parse, step_of
-from .steps import Dumped, Rollout, finish, metrics_of, token_ids, trained
+from .names import renamed
+from .rows import Row, averaged
+from .source import PAIR, Given, UnreadableError, lines, number, step_of
+from .steps import NO_ENTROPY, Dumped, Rollout, finish, metrics_of, recorded, token_ids, trained
 
 PICKLE = (
     "a pickle (torch.save), which runs code when it is opened: it is not opened here; where you "
     "trust it, export it to JSONL as docs/analyze.md shows"
 )
-NAMES = {
-    "train/entropy_loss": "entropy/exact",
-    "rollout/entropy": "entropy/exact",
-    "rollout/raw_reward": "reward/mean",
-    "rollout/response_lengths": "rollout/length_mean",
-    "rollout/response_len/mean": "rollout/length_mean",
-    "train/grad_norm": "grad/norm",
-}
+NAMES = {"entropy/exact": ("entropy_loss", "rollout_entropy")}
 SAMPLE = {
     "logp": "log_probs", "sampler_logp": "rollout_log_probs", "entropy": "entropy",
     "advantage": "advantages",
 }  # fmt: skip
 LINE_OF = re.compile(r"(?<![\w-])(step|rollout|perf|eval) (\d{1,18}): \{(?='[\w-]+/)")
 SIZE = re.compile(r"(?<!\w)rollout_batch_size \.{2,200} (\d{1,9})\s*$")
-KIND = "entrostat/kind"  # of a line: step, rollout, perf or eval
 IDLE = "rollout/zero_std/count_"
 ENTROPY_IS = (
     "the full next-token entropy of logits divided by rollout_temperature (which the log "
@@ -53,16 +45,10 @@ SAMPLES = (
     "the full next-token entropy of logits divided by rollout_temperature, in nats, where "
     "the samples have it; here its mean over the tokens of the loss mask"
 )
-NONE = "none: the source has no entropy"
 
 
 def is_line(text: str) -> bool:
-    return ": {'" in text and LINE_OF.search(ANSI.sub("", text)) is not None
-
-
-def is_record(record: Mapping[str, Any]) -> bool:
-    length = record.get("response_lengths", record.get("response_length"))
-    return isinstance(record.get("tokens"), list) and step_of(length) is not None
+    return ": {'" in text and LINE_OF.search(text) is not None
 
 
 def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
@@ -72,40 +58,31 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
     """
     settings: dict[str, str] = {}
     rollout: int | None = None
-    kinds: list[str] = []
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
-            try:
-                yield _sample(path, text)
-            except UnreadableError as error:
-                given.problem(path, count, str(error))
-        elif ": {'" in text and (begin := LINE_OF.search(text := ANSI.sub("", text))):
+            yield from recorded(RECORDS, given, path, count, text)
+        elif ": {'" in text and (begin := LINE_OF.search(text)):
             if not whole or "}" not in text[begin.end() :]:
                 given.problem(path, count, "the line is cut; what is whole in it is read")
             kind, at = begin[1], int(begin[2])
-            again = kind == "rollout" and at == rollout and "rollout" in kinds
+            again = kind == "rollout" and at == rollout
             if kind == "rollout":
-                kinds = kinds if at == rollout and not again else []
                 rollout = at
             elif kind == "step" and rollout is not None:
                 at = rollout
-            kinds.append(kind)
-            told = {name: number(value) for name, value in PAIR.findall(text[begin.end() :])}
-            figures = {name: value for name, value in told.items() if value is not None}
-            yield Row(path, count, at, {**figures, KIND: kind}, settings, fresh=again)
+            told = PAIR.findall(text[begin.end() :])
+            figures = {name: value for name, value in told if number(value) is not None}
+            yield Row(path, count, at, figures, settings, fresh=again)
         elif "rollout_batch_size ." in text and (size := SIZE.search(text)):
             settings = {**settings, "rollout_batch_size": size[1]}
 
 
-def _sample(path: Path, text: str) -> Rollout:
+def _sample(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
     """A sample as docs/analyze.md exports it: `tokens` has the prompt too, other lists have not."""
-    record = parse(text)
-    if not isinstance(record, dict) or not is_record(record):
-        raise UnreadableError("not a sample: tokens and response_lengths are missing")
     step = step_of(record.get("rollout_id", record.get("step")))
     length = step_of(record.get("response_lengths", record.get("response_length")))
     ids = token_ids(record["tokens"])
-    if step is None or ids is None or length is None or not 0 < length <= len(ids):
+    if step is None or length is None or not 0 < length <= len(ids):
         raise UnreadableError("rollout_id, tokens or response_lengths do not fit")
     mask = record.get("loss_masks", record.get("loss_mask"))
     mask = mask if isinstance(mask, list) and len(mask) == length else [1] * length
@@ -117,11 +94,18 @@ def _sample(path: Path, text: str) -> Rollout:
     return Rollout(path, step, reward, group=tuple(ids[:-length]), **found)
 
 
+RECORDS = tuple(
+    ({"tokens": list, length: object}, _sample)
+    for length in ("response_lengths", "response_length")
+)
+
+
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of rows; figures of a rollout's updates are averaged."""
     settings = rows[-1].settings if rows else {}
     rollouts, updates = _rollouts_of(rows)
-    metrics, entropy_is = metrics_of(given, NAMES, rollouts), ENTROPY_IS
+    names = renamed(dict.fromkeys(key for row in rollouts for key in row.values), NAMES)
+    metrics, entropy_is = metrics_of(given, names, rollouts), ENTROPY_IS
     if updates > 1:
         given.notes.append(
             f"An iteration is a rollout of up to {updates} updates: their figures are averaged."
@@ -140,29 +124,20 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     if not metrics and dumped:
         metrics, entropy_is = dumped.metrics(), SAMPLES
     if not any("entropy/exact" in row for row in metrics):
-        entropy_is = NONE
+        entropy_is = NO_ENTROPY
     return finish(given, "slime", entropy_is, metrics, dumped, settings=settings)
 
 
 def _rollouts_of(rows: Sequence[Row]) -> tuple[list[Row], int]:
     """A row per rollout, and the most updates of one; a later try replaces an earlier one."""
     tries: dict[int, list[Row]] = {}
-    last, most, found = -1, 1, []
+    last, updates = -1, 1
     for row in rows:
         if row.fresh or row.step < last:
             tries = {step: some for step, some in tries.items() if step < row.step}
         last = row.step
         tries.setdefault(row.step, []).append(row)
     for some in tries.values():
-        values: dict[str, list[float]] = {}
-        for row in some:
-            for name, value in row.values.items():
-                if name != KIND and (row.values[KIND] == "step" or name not in values):
-                    values.setdefault(name, []).append(value)
-        means = {
-            name: math.fsum(known) / len(known) if (known := finite(each)) else math.nan
-            for name, each in values.items()
-        }
-        most = max(most, sum(row.values[KIND] == "step" for row in some))
-        found.append(some[-1]._replace(values=means))
-    return found, most
+        logged = Counter(name for row in some for name in row.values)
+        updates = max([updates, *logged.values()])
+    return [averaged(some, step) for step, some in tries.items()], updates

@@ -13,7 +13,7 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from ..run import MOST, Problem
-from .names import STEP, complete, guess
+from .names import complete, guess
 
 KEPT = 200  # problems that are listed one by one
 LINE = 64 * 2**20  # characters of the longest line that is read
 DOCUMENT = 256 * 2**20  # bytes of the largest JSON document that is read at once
-UNPACKED = 4 * 2**30  # characters that a compressed file is unpacked to, at most
+# what a file raises that cannot be read or unpacked
+BROKEN = (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error)
 PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 # what docker, Kubernetes and cloud collectors put a line of a console into
 _WRAPPED = re.compile(r'"(log|message|msg|text|textPayload)"\s*:\s*"')
 TENSORBOARD = ("Wall time", "Step", "Value")  # the columns of what its interface exports
@@ -85,7 +86,7 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
     """Lines of a text, in UTF-8 or (with its mark) UTF-16; of a notebook those of its outputs.
 
     Yields:
-        the number from 1, the text without its end and without NUL, whether the end was there.
+        the number from 1, the text without its end, NUL and colours, whether the end was there.
     """
     opener = opener_of(path)
     try:
@@ -97,26 +98,26 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
             if head.lstrip()[:1] == b"{" and b'"cells"' in head and b'"cell_type"' in head:
                 yield from _outputs(file.read(DOCUMENT), path, given)
                 return
-            count = size = 0
+            count = 0
             while text := file.readline(LINE):
-                count, size = count + 1, size + len(text)
+                count += 1
                 if len(text) >= LINE and not text.endswith("\n"):
                     while (rest := file.readline(LINE)) and not rest.endswith("\n"):
                         pass
                     given.problem(path, count, f"longer than {LINE} characters")
                     continue
-                if size > UNPACKED and opener is not open:
-                    given.problem(path, count, f"unpacks to more than {UNPACKED} characters")
-                    return
                 text, whole = text.rstrip("\n").replace("\0", ""), text.endswith("\n")
+                if "\x1b" in text:
+                    text = _COLOUR.sub("", text)
                 if text.startswith("{") and (inner := _WRAPPED.search(text)):
                     with suppress(UnreadableError):
                         record = parse(text)
                         if not complete(guess(record, {}), {}):  # else a row with a message
                             text, whole = str(record.get(inner[1], text)).rstrip("\n"), True
                 yield count, text, whole
-    except (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error) as error:
-        given.problem(path, None, f"cannot be read: {reason_of(error)}")
+    except BROKEN as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        given.problem(path, None, f"cannot be read: {reason}")
 
 
 def _outputs(text: str, path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
@@ -143,17 +144,11 @@ def opener_of(path: Path) -> Callable[..., Any]:
 
 
 def head_of(path: Path, most: int) -> list[str]:
-    """The first lines of a text, whatever is wrong with it."""
     return [text for _, text, _ in islice(lines(path, Given(path)), most)]
 
 
 def first_line(path: Path) -> str:
     return next((text for _, text, _ in lines(path, Given(path)) if text.strip()), "")
-
-
-def reason_of(error: Exception) -> str:
-    """An error of the operating system in words, without the path."""
-    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def document(path: Path, given: Given) -> str:
@@ -162,16 +157,6 @@ def document(path: Path, given: Given) -> str:
         given.problem(path, None, f"larger than {DOCUMENT} bytes: too large for one document")
         return ""
     return "\n".join(text for _, text, _ in lines(path, given))
-
-
-def json_lines(path: Path, given: Given) -> Iterator[tuple[int, Any]]:
-    """Line from 1 and value of a file of one JSON value per line; others become problems."""
-    for count, text, _ in lines(path, given):
-        if text.strip():
-            try:
-                yield count, parse(text.strip())
-            except UnreadableError as error:
-                given.problem(path, count, str(error))
 
 
 def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -183,26 +168,28 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
     except UnreadableError:
         a_line = first[:1] == "{" and len(first) > 1
     if a_line or first[:1] not in ("[", "{"):
-        for count, value in json_lines(path, given):
-            if isinstance(value, dict):
+        for count, text, _ in lines(path, given):
+            if not text.strip():
+                continue
+            try:
+                if not isinstance(value := parse(text.strip()), dict):
+                    raise UnreadableError("not a JSON object")
                 yield count, value
-            else:
-                given.problem(path, count, "not a JSON object")
+            except UnreadableError as error:
+                given.problem(path, count, str(error))
     else:
         yield from listed(path, given)
 
 
 def listed(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Place or line from 1, and object, of a document that lists objects."""
+    """Place from 1, and object, of a document that lists objects."""
     text = document(path, given)
     try:
-        value = parse(text)
+        rows = _rows_of(parse(text))
     except UnreadableError as error:
         given.problem(path, None, f"{error}; the entries before the fault are read")
-        start = text.find("[")
-        yield from objects(text, start + 1 if start >= 0 else len(text))
-        return
-    for place, row in enumerate(_rows_of(value), 1):
+        rows = _before_fault(text)
+    for place, row in enumerate(rows, 1):
         if isinstance(row, dict):
             yield place, row
         else:
@@ -223,26 +210,25 @@ def _rows_of(value: Any) -> Iterable[Any]:
     if len(tables) == 1:
         return tables[0]
     if len(columns) > 1 and len({len(v) for v in columns.values()}) == 1:
-        if STEP not in guess(columns, {}):  # the rows are counted
-            columns = {STEP: [*range(1, len(next(iter(columns.values()))) + 1)], **columns}
+        if "step" not in guess(columns, {}):  # the rows are counted
+            columns = {"step": [*range(1, len(next(iter(columns.values()))) + 1)], **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [value]
 
 
-def objects(text: str, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line from 1 and object of a list that begins at `start`, up to the first cut one."""
-    decoder, line, counted = json.JSONDecoder(), 1, 0
+def _before_fault(text: str) -> Iterator[dict[str, Any]]:
+    """Objects of the first list, up to the one that is cut."""
+    decoder, start = json.JSONDecoder(), text.find("[") + 1 or len(text)
     while start < len(text):
         if text[start] in " \t\r\n,":
             start += 1
             continue
-        line, counted = line + text.count("\n", counted, start), start
         try:
             value, start = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             return
         if isinstance(value, dict):
-            yield line, value
+            yield value
 
 
 def number(value: Any) -> float | None:
@@ -263,15 +249,13 @@ def number(value: Any) -> float | None:
 
 
 def step_of(value: Any) -> int | None:
-    """A step: a whole number from 0; None for anything else."""
-    found = number(value)
-    if found is None or not math.isfinite(found) or found != int(found):
-        return None
-    return int(found) if 0 <= found < MOST else None
+    """A step: a whole number from 0, also of "240/960"; None for anything else."""
+    found = number(value.partition("/")[0] if isinstance(value, str) else value)
+    known = found is not None and found.is_integer() and 0 <= found < MOST
+    return int(found) if found is not None and known else None
 
 
 def clean(text: Any) -> str:
-    """A text that can be written as UTF-8."""
     return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
@@ -286,6 +270,6 @@ def short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def finite(values: Sequence[float | None]) -> list[float]:
+def finite(values: Iterable[float | None]) -> list[float]:
     """Those that are known and finite."""
     return [v for v in values if v is not None and math.isfinite(v)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,26 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..run import Run, broken, broken_notes
 from .rows import Row
-from .source import Given, clean, finite, number, short, step_of
+from .source import Given, UnreadableError, clean, finite, lines, number, parse, short, step_of
 
 if TYPE_CHECKING:
     from ..rollouts import Rollouts
 
-METRICS = 2000  # of one step, at most
 MAX_TOKEN = 2**31
+NO_ENTROPY = "none: the source has no entropy"
 _WORDS = {"true", "false", "none", "null", ""}
 
 
 def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One object per step, sorted, from rows in any order; what was odd or broke goes to `given`.
+    """One object per step, sorted, from the rows of a run in any order; problems go to `given`.
 
     Rows of one step are joined (an evaluation, say, or a second file of the same run); of a metric
-    that a step has twice the later value counts.
-
-    Args:
-        given: takes the problems.
-        names: source's name -> ours; where several of one of ours occur, the first of them.
-        rows: of one run.
+    that a step has twice the later value counts. `names` has the source's name -> ours.
     """
     found: dict[int, dict[str, float]] = {}
     infinite: dict[int, dict[str, float]] = {}
@@ -42,8 +37,11 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
             reason = f"step {short(row.step)} is not a whole number from 0"
             given.problem(row.path, row.line, reason)
             continue
-        known, others = _figures(row, names, given)
-        infinite.setdefault(step, {}).update(others)
+        figures = _figures(row, names, given)
+        known = {name: value for name, value in figures.items() if math.isfinite(value)}
+        infinite.setdefault(step, {}).update(
+            {name: value for name, value in figures.items() if name not in known}
+        )
         if not known:
             given.problem(row.path, row.line, f"step {step} has no finite number")
             continue
@@ -61,36 +59,24 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
         given.notes.append("Steps were not in order in the log; they are sorted here.")
     if count := sum(map(len, infinite.values())):
         given.notes.append(f"Values that were not finite are left out: {count}.")
-        given.broken = broken([
-            {"iteration": step, **infinite.get(step, {}), **found.get(step, {})}
-            for step in sorted(infinite.keys() | found.keys())
-        ])  # fmt: skip
+        given.broken = broken(
+            [{"iteration": i, **infinite[i], **found.get(i, {})} for i in sorted(infinite)]
+        )
     return [{"iteration": step, **found[step]} for step in sorted(found)]
 
 
-def _figures(
-    row: Row, names: Mapping[str, str], given: Given
-) -> tuple[dict[str, float], dict[str, float]]:
-    """A row's finite numbers, and the others, by our names."""
-    known: dict[str, float] = {}
-    infinite: dict[str, float] = {}
-    taken: dict[str, str] = {}
-    for key, name in names.items():
-        if row.values.get(key) is not None:
-            taken.setdefault(name, key)
-    renamed = {key: name for name, key in taken.items()}
-    if len(row.values) > METRICS:
-        given.problem(row.path, row.line, f"more than {METRICS} metrics; the first are read")
-    for key, value in list(row.values.items())[:METRICS]:
-        name = renamed.get(key, clean(key)[:200])
-        if name == "iteration" or (name in taken and key not in renamed):
+def _figures(row: Row, names: Mapping[str, str], given: Given) -> dict[str, float]:
+    ours = set(names.values())
+    figures: dict[str, float] = {}
+    for key, value in row.values.items():
+        name = names.get(key, clean(key)[:200])
+        if name == "iteration" or (name in ours and key not in names):
             continue
-        figure = number(value)
-        if figure is not None:
-            (known if math.isfinite(figure) else infinite)[name] = figure
-        elif key in renamed and str(value).strip().lower() not in _WORDS:
+        if (figure := number(value)) is not None:
+            figures[name] = figure
+        elif key in names and str(value).strip().lower() not in _WORDS:
             given.problem(row.path, row.line, f"{clean(key)} {short(value)} is not a number")
-    return known, infinite
+    return figures
 
 
 def finish(
@@ -105,6 +91,8 @@ def finish(
     """A run; None where there is no step in it."""
     if not metrics:
         return None
+    if not any(name.startswith("entropy/") for row in metrics for name in row):
+        entropy_is = entropy_is if entropy_is.startswith("none") else NO_ENTROPY
     done = metrics[-1]["iteration"]
     notes = [*broken_notes(given.broken), *given.notes]
     if planned is not None and done < planned:
@@ -116,11 +104,6 @@ def finish(
         entropy_is=entropy_is, problems=given.problems, broken=given.broken,
         settings=dict(settings or {}),
     )  # fmt: skip
-
-
-def as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row, or what broke in it, whose entropy is not known to be that of a token."""
-    return {"entropy/logged" if key == "entropy/exact" else key: row[key] for key in row}
 
 
 @dataclass
@@ -142,16 +125,52 @@ class Rollout:
     run: str = ""  # what the source calls the run
 
 
+# keys and their types, and what reads an object that has them
+Records = Sequence[tuple[Mapping[str, type], Callable[[Path, int, Any], Any]]]
+
+
+def reader_of(records: Records, record: Any) -> Callable[[Path, int, Any], Any] | None:
+    """What reads a JSON object: the first of `records` whose keys it has, of these types."""
+    for keys, read in records:
+        if isinstance(record, dict) and all(
+            key in record and isinstance(record[key], kind) for key, kind in keys.items()
+        ):
+            return read
+    return None
+
+
+def recorded(
+    records: Records, given: Given, path: Path, line: int, text: str
+) -> Iterator[Row | Rollout]:
+    """What a line of JSON says; a problem where it cannot be read."""
+    try:
+        record = parse(text)
+        if (read := reader_of(records, record)) is None:
+            known = " or ".join(", ".join(keys) for keys, _ in records)
+            raise UnreadableError(f"not an object with {known}")
+        found = read(path, line, record)
+        yield from found if isinstance(found, list) else [found]
+    except UnreadableError as error:
+        given.problem(path, line, str(error))
+
+
+def all_recorded(records: Records, path: Path, given: Given) -> Iterator[Row | Rollout]:
+    for line, text, _ in lines(path, given):
+        if text.strip():
+            yield from recorded(records, given, path, line, text)
+
+
 def trained(
     record: Mapping[str, Any], ids: Sequence[int], mask: Sequence[Any], names: Mapping[str, str]
 ) -> dict[str, Any]:
     """Of a record, the tokens at mask 1 and their values in the lists of `names` (ours, theirs)."""
-    places = [i for i, keep in enumerate(mask) if keep == 1]
-    found: dict[str, Any] = {"tokens": [ids[i] for i in places]}
-    for name, theirs in names.items():
-        values = column(record, theirs, len(ids))
-        found[name] = [values[i] for i in places]
-    return found
+    lists = {"tokens": ids} | {
+        name: column(record, theirs, len(ids)) for name, theirs in names.items()
+    }
+    return {
+        name: [value for value, keep in zip(values, mask, strict=True) if keep == 1]
+        for name, values in lists.items()
+    }
 
 
 def column(record: Mapping[str, Any], key: str, length: int) -> list[float | None]:
@@ -159,14 +178,17 @@ def column(record: Mapping[str, Any], key: str, length: int) -> list[float | Non
     values = record.get(key)
     if not isinstance(values, list) or len(values) != length:
         return [None] * length
-    return [None if isinstance(v, str) else number(v) for v in values]
+    return [
+        float(v) if isinstance(v, bool) else None if isinstance(v, str) else number(v)
+        for v in values
+    ]
 
 
-def token_ids(values: Any) -> list[int] | None:
-    if not isinstance(values, list):
-        return None
-    good = all(type(v) is int and 0 <= v < MAX_TOKEN for v in values)
-    return values if good else None
+def token_ids(values: Any) -> list[int]:
+    """Values that are ids; raises `UnreadableError`."""
+    if isinstance(values, list) and all(type(v) is int and 0 <= v < MAX_TOKEN for v in values):
+        return values
+    raise UnreadableError("its tokens are not all ids")
 
 
 Scan = Callable[[Path, Given], Iterable[Row | Rollout]]
@@ -209,6 +231,10 @@ class Dumped:
         return {step: partial(self._read, root, step) for step in sorted(self.where)}
 
     def _read(self, root: Path, step: int) -> Rollouts:
+        import torch
+
+        from ..rollouts import Rollouts
+
         given = Given(root)
         rows = (row for file in self.where[step] for row in self.scan(file, given))
         found = [
@@ -217,34 +243,25 @@ class Dumped:
         ]  # fmt: skip
         if not found:
             raise ValueError(f"{str(root)!r} no longer holds rollouts of step {step}")
-        return _together(step, found)
-
-
-def _together(step: int, found: Sequence[Rollout]) -> Rollouts:
-    import torch
-
-    from ..rollouts import Rollouts
-
-    order: dict[Hashable, int] = {}
-    group = [order.setdefault(r.group, len(order)) for r in found]
-    lengths = torch.tensor([0, *(len(r.tokens) for r in found)])
-
-    def flat(name: str) -> torch.Tensor:
-        values = [v for r in found for v in getattr(r, name)]
-        known = [math.nan if v is None else v for v in values]
-        return torch.tensor(known, dtype=torch.float32)
-
-    figures = ("logp", "sampler_logp", "entropy", "advantage")
-    return Rollouts(
-        iteration=step,
-        prompts=[r.prompt for r in found],
-        completions=[r.completion for r in found],
-        rewards=torch.tensor([r.reward for r in found], dtype=torch.float32),
-        group=torch.tensor(group, dtype=torch.int32),
-        finished=torch.zeros(len(found), dtype=torch.bool),
-        trained=torch.ones(len(found), dtype=torch.bool),
-        start=lengths.cumsum(0),
-        tokens=torch.tensor([t for r in found for t in r.tokens], dtype=torch.int32),
-        pieces={},
-        **{name: flat(name) for name in figures},
-    )
+        order: dict[Hashable, int] = {}
+        group = [order.setdefault(r.group, len(order)) for r in found]
+        flat = {
+            name: torch.tensor(
+                [math.nan if v is None else v for r in found for v in getattr(r, name)],
+                dtype=torch.float32,
+            )
+            for name in ("logp", "sampler_logp", "entropy", "advantage")
+        }
+        return Rollouts(
+            iteration=step,
+            prompts=[r.prompt for r in found],
+            completions=[r.completion for r in found],
+            rewards=torch.tensor([r.reward for r in found], dtype=torch.float32),
+            group=torch.tensor(group, dtype=torch.int32),
+            finished=torch.zeros(len(found), dtype=torch.bool),
+            trained=torch.ones(len(found), dtype=torch.bool),
+            start=torch.tensor([0, *(len(r.tokens) for r in found)]).cumsum(0),
+            tokens=torch.tensor([t for r in found for t in r.tokens], dtype=torch.int32),
+            pieces={},
+            **flat,
+        )

@@ -8,37 +8,22 @@ cannot be known from it, unless the column has one of our own names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from . import forms, trl, verl
+from . import forms
 from .forms import Cells
-from .names import (
-    ENTROPY,
-    OURS,
-    SCORE,
-    STEP,
-    bare,
-    choose,
-    complete,
-    find,
-    fold,
-    folded,
-    guess,
-    trainer_of,
-)
+from .names import choose, complete, fold, guess, renamed
 from .rows import Row
 from .source import Given, clean, short, step_of
-from .steps import Dumped, finish, metrics_of
+from .steps import finish, metrics_of
 
 PEEK = 1000  # rows in which columns are looked for: an early row may lack one
 RUN_NAMES = {
     "run", "run_id", "run_name", "experiment", "experiment_name", "exp_name", "seed", "dir_name",
 }  # fmt: skip
-_NAMED: dict[str, Any] = {"TRL": trl, "ms-swift": trl, "veRL": verl}
 KNOWN = {
     "entropy/exact": "exact by its name, entropy/exact: the full next-token entropy, in nats",
     "entropy/nll": "sampled by its name, entropy/nll: the mean of -log p of the sampled tokens",
@@ -47,7 +32,6 @@ UNKNOWN = (
     "it cannot be known: the source says neither whether {name} is the full entropy or the NLL of "
     "sampled tokens, nor its temperature, nor whether it is per token or per sequence"
 )
-NONE = "none: the source has no entropy"
 OTHER = "none: no column is called so; if it is one of {names}: --entropy NAME"
 SEVERAL = "none that is surely it: several columns mention entropy ({names}); choose by --entropy"
 EXACT = "exact: the mean over tokens of the full next-token entropy (entrostat)"
@@ -55,10 +39,9 @@ NEGATED = "{name} is below 0 throughout, as a loss: its negative is taken for th
 
 
 def found_in(path: Path, given: Given) -> bool:
-    """Whether a file has rows of a table."""
     rows = islice(forms.rows_in(path, Given(given.root, given.columns)), PEEK)
     return any(
-        [*row.values] == [STEP, "Value"]
+        [*row.values] == ["step", "Value"]
         or complete(guess(row.values, given.columns), given.columns)
         for row in rows
     )
@@ -76,16 +59,16 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
     if not names:
         return
     found = guess(names, given.columns)
-    if STEP not in found:
+    if "step" not in found:
         raise ValueError(_lacking(found, names, given))
     titles = len({row.title for row in first if row.title}) > 1
     charts = any(" - " in name for name in names)
     by = _run_column(first)
     for count, row, title in chain(first, source):
-        if found[STEP] not in row:
-            given.problem(path, count, f"no {clean(found[STEP])}")
+        if found["step"] not in row:
+            given.problem(path, count, f"no {clean(found['step'])}")
             continue
-        step = forms.part_of(row.pop(found[STEP]))
+        step = row.pop(found["step"])
         run = str(row.get(by, "")) if by else title if titles or not charts else ""
         several = _by_chart(row, given.columns) if charts else {run: row}
         for name, figures in several.items():
@@ -95,7 +78,7 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
 
 def _by_chart(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Figures by the run that W&B puts before a column's name; only that of a chosen column."""
-    chosen = [columns[kind] for kind in (ENTROPY, SCORE) if " - " in columns.get(kind, "")]
+    chosen = [columns[kind] for kind in ("entropy", "score") if " - " in columns.get(kind, "")]
     found: dict[str, dict[str, Any]] = {}
     shared = {name: value for name, value in values.items() if " - " not in name}
     for name, value in values.items():
@@ -106,7 +89,6 @@ def _by_chart(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, d
 
 
 def _run_column(rows: Sequence[Cells]) -> str | None:
-    """The column that tells several runs apart; None where there is none."""
     for name in dict.fromkeys(name for row in rows for name in row.values):
         values = [str(row.values[name]) for row in rows if name in row.values]
         if fold(name) in RUN_NAMES and 1 < len(set(values)) <= len(values) / 3:
@@ -115,14 +97,13 @@ def _run_column(rows: Sequence[Cells]) -> str | None:
 
 
 def _lacking(found: Mapping[str, str], names: Iterable[str], given: Given) -> str:
-    """What a table lacks, and what it has."""
     listed = ", ".join(short(name) for name in list(names)[:20]) or "none"
     asked = [f"{kind} {name!r}" for kind, name in given.columns.items() if kind not in found]
-    missing = ", ".join(asked) or (STEP if STEP not in found else "entropy, and no score")
-    if not asked and STEP in found and choose(ENTROPY, names)[1]:
+    missing = ", ".join(asked) or ("step" if "step" not in found else "entropy, and no score")
+    if not asked and "step" in found and choose("entropy", names)[1]:
         missing = "entropy that is surely it, and no score"
     more = " (TensorBoard's own CSV: --entropy Value)" if "'Value'" in listed else ""
-    if STEP not in found:
+    if "step" not in found:
         more += "; a row that is a whole run has its last values only: export its history"
     return (
         f"{clean(str(given.root))!r} has no column for {missing}; its columns: {listed}; name them "
@@ -133,68 +114,36 @@ def _lacking(found: Mapping[str, str], names: Iterable[str], given: Given) -> st
 is_line, is_record = forms.is_line, forms.is_record
 
 
-def run_of(
-    rows: Sequence[Row], given: Given, dumped: Dumped | None = None, tracker: str = ""
-) -> Run | None:
-    """The run of rows whose trainer their names tell; of a tracker's one name is enough.
+def run_of(rows: Sequence[Row], given: Given, trainer: str | None) -> Run | None:
+    """The run of rows by anybody but TRL and veRL.
 
     Raises:
         ValueError: they have neither entropy nor score, or not what the user named.
     """
-    names = dict.fromkeys(key for row in rows for key in row.values)
-    trainer = None if given.columns else trainer_of(names, 1 if tracker else 2)
-    if (module := _NAMED.get(trainer or "")) is not None:
-        found = module.run_of(_spelled(rows, module.NAMES), given)
-    elif trainer == "entrostat":
-        planned = step_of(rows[-1].settings.get("iterations")) or None
-        found = finish(given, trainer, EXACT, metrics_of(given, {}, rows), planned=planned)
-    else:
-        found = _of_table(rows, list(names), given, trainer)
-    if found is None or not tracker:
-        return found
-    who = found.source.removeprefix("a table")
-    return replace(found, source=f"{who} through {tracker}" if who else tracker)
-
-
-def _spelled(rows: Sequence[Row], known: Mapping[str, str]) -> list[Row]:
-    """Rows whose names are spelled as their trainer does: a file's name has "_" for "/"."""
-    theirs = {fold(name): name for name in known}
-    names = {key for row in rows for key in row.values if bare(key) not in known}
-    other = {key: theirs[fold(key)] for key in names if fold(key) in theirs}
-    return [
-        row._replace(values={other.get(key, key): v for key, v in row.values.items()})
-        for row in rows
-    ]
-
-
-def _of_table(
-    rows: Sequence[Row], names: list[str], given: Given, trainer: str | None
-) -> Run | None:
-    columns = {k: v.rpartition(" - ")[2] for k, v in given.columns.items() if k != STEP}
-    found = {STEP: ""} | guess(names, columns)
+    names = list(dict.fromkeys(key for row in rows for key in row.values))
+    columns = {k: v.rpartition(" - ")[2] for k, v in given.columns.items() if k != "step"}
+    found = {"step": ""} | guess(names, columns)
     if not complete(found, columns):
         raise ValueError(_lacking(found, names, given))
-    entropy, score = found.get(ENTROPY), found.get(SCORE)
+    entropy, score = found.get("entropy"), found.get("score")
     ours = entropy if entropy in KNOWN else "entropy/logged"
-    renamed = {} if entropy is None else {entropy: ours}
-    if score is not None:
-        renamed[score] = OURS[SCORE]
-    by_name = folded(names)
-    for quantity, name in OURS.items():
-        theirs = None if quantity == SCORE else find(quantity, by_name)
-        if theirs is not None and name not in names:
-            renamed.setdefault(theirs, name)
-    metrics = metrics_of(given, renamed, rows)
+    chosen = {} if entropy is None else {entropy: ours}
+    chosen |= {} if score is None else {score: "reward/mean"}
+    known = {key: name for key, name in renamed(names, {}).items() if name not in chosen.values()}
+    metrics = metrics_of(given, known | chosen, rows)
     values = [row[ours] for row in metrics if ours in row]
     if values and max(values) <= 0 and min(values) < 0 and "loss" in str(entropy).lower():
         metrics = [row | {ours: -row[ours]} if ours in row else row for row in metrics]
         given.notes.append(NEGATED.format(name=clean(entropy)))
     entropy_is = KNOWN.get(ours, UNKNOWN.format(name=clean(entropy)))
     if entropy is None:
-        several = choose(ENTROPY, names)[1]
+        several = choose("entropy", names)[1]
         listed = ", ".join(clean(name) for name in several[:8])
-        entropy_is = SEVERAL.format(names=listed) if several else NONE
+        entropy_is = SEVERAL.format(names=listed) if several else entropy_is
         rest = [clean(name) for name in names if name not in found.values()]
         if not several and trainer is None and rest:
             entropy_is = OTHER.format(names=", ".join(rest[:8]))
-    return finish(given, trainer or "a table", entropy_is, metrics)
+    planned = None
+    if trainer == "entrostat":
+        entropy_is, planned = EXACT, step_of(rows[-1].settings.get("iterations"))
+    return finish(given, trainer or "a table", entropy_is, metrics, planned=planned or None)

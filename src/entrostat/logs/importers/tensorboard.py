@@ -12,13 +12,12 @@ import os
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
+from itertools import count
 from pathlib import Path
 
-from . import table
 from .rows import Row
-from .source import Given, UnreadableError, clean, reason_of
-from .wire import VARINT, fields, parts, real, signed, text
+from .source import Given, UnreadableError, clean
+from .wire import signed, text, values, varints
 
 LARGEST = 1 << 20  # bytes of a record that is read: larger ones are pictures and graphs
 _HEAD = struct.Struct("<QI")
@@ -37,9 +36,6 @@ def is_file(head: bytes) -> bool:
     return masked(head[:8]) == check and _VERSION in head[: _HEAD.size + min(length, 256)]
 
 
-run_of = partial(table.run_of, tracker="TensorBoard")
-
-
 def scan(files: Sequence[Path], given: Given) -> list[Row]:
     """Rows of all `files`; those of a directory have its name as their run's.
 
@@ -47,20 +43,25 @@ def scan(files: Sequence[Path], given: Given) -> list[Row]:
     """
     kept: dict[Path, dict[Path, Values]] = defaultdict(dict)
     for path in files:
-        steps: Values = {}
+        steps = kept[path.parent][path] = Values()
         for place, data in _records(path, given):
             try:
-                step, restart, scalars = _event(data)
+                step = signed((values(data, 2, int) or [0])[-1])
+                # SessionLog.status START
+                restart = any(1 in values(session, 1, int) for session in values(data, 7, bytes))
+                summaries = [each for s in values(data, 5, bytes) for each in values(s, 1, bytes)]
+                scalars = {
+                    text(s, 1): value for s in summaries if (value := _scalar(s)) is not None
+                }
             except UnreadableError as error:
                 given.problem(path, None, f"record {place}: {error}")
                 continue
             if restart and step > 0:
-                for before in (*kept[path.parent].values(), steps):
+                for before in kept[path.parent].values():
                     for void in [each for each in before if each >= step]:
                         del before[void]
             if scalars:
                 steps.setdefault(step, {}).update(scalars)
-        kept[path.parent][path] = steps
     return [
         Row(path, None, step, steps[step], {}, clean(folder.name))
         for folder, found in kept.items()
@@ -70,70 +71,51 @@ def scan(files: Sequence[Path], given: Given) -> list[Row]:
 
 
 def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
-    """Numbers from 1, and data, of the records that are whole."""
-    try:
-        with open(path, "rb") as file:
-            size, place = os.fstat(file.fileno()).st_size, 0
-            while head := file.read(_HEAD.size):
-                place += 1
-                length, check = _HEAD.unpack(head) if len(head) == _HEAD.size else (size, 0)
-                if len(head) == _HEAD.size and masked(head[:8]) != check:
-                    damaged = f"record {place} has a damaged length; the rest is not read"
-                    given.problem(path, None, damaged)
-                    return
-                if file.tell() + length + 4 > size:
-                    given.problem(path, None, f"cut within record {place}")
-                    return
-                if length > LARGEST:
-                    file.seek(length + 4, os.SEEK_CUR)
-                    continue
-                data = file.read(length)
-                if masked(data) == int.from_bytes(file.read(4), "little"):
-                    yield place, data
-                else:
-                    given.problem(path, None, f"record {place} is damaged, and left out")
-    except OSError as error:
-        given.problem(path, None, f"cannot be read: {reason_of(error)}")
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        for place in count(1):
+            head = file.read(_HEAD.size)
+            if not head:
+                return
+            length, check = _HEAD.unpack(head) if len(head) == _HEAD.size else (size, 0)
+            if len(head) == _HEAD.size and masked(head[:8]) != check:
+                reason = f"record {place} has a damaged length; the rest is not read"
+                given.problem(path, None, reason)
+                return
+            if file.tell() + length + 4 > size:
+                given.problem(path, None, f"cut within record {place}")
+                return
+            if length > LARGEST:
+                file.seek(length + 4, os.SEEK_CUR)
+                continue
+            data = file.read(length)
+            if masked(data) == int.from_bytes(file.read(4), "little"):
+                yield place, data
+            else:
+                given.problem(path, None, f"record {place} is damaged, and left out")
 
 
-def _event(data: bytes) -> tuple[int, bool, dict[str, float]]:
-    """Step of an event, whether it starts anew after a restart, and its scalars."""
-    steps = [value for number, _, value in fields(data) if number == 2 and isinstance(value, int)]
-    scalars: dict[str, float] = {}
-    for value in (value for summary in parts(data, 5) for value in parts(summary, 1)):
-        scalars |= _scalar(value)
-    # SessionLog.status START
-    restart = any((1, VARINT, 1) in fields(session) for session in parts(data, 7))
-    return signed(steps[-1]) if steps else 0, restart, scalars
-
-
-def _scalar(data: bytes) -> dict[str, float]:
-    """Tag and number of a summary's value; empty where it is a picture, a text, a histogram."""
-    tag, found = "", None
-    for number, kind, value in fields(data):
-        if number == 1:
-            tag = text(value)
-        elif number == 2:
-            found = real(kind, value)
-        elif number == 8 and isinstance(value, bytes):
-            found = _tensor(value)
-    return {} if found is None else {tag: found}
+def _scalar(data: bytes) -> float | None:
+    """The number of a summary's value; None of a picture, a text, a histogram."""
+    numbers = [*values(data, 2, float), *map(_tensor, values(data, 8, bytes))]
+    return numbers[-1] if numbers else None
 
 
 def _tensor(data: bytes) -> float | None:
-    """The number of a tensor that has one; None for another."""
-    held = {number: value for number, _, value in fields(data)}
-    dtype = held.get(1)
-    if not isinstance(dtype, int) or dtype not in _TENSORS:
+    dtype = (values(data, 1, int) or [0])[-1]
+    if dtype not in _TENSORS:
         return None
-    listed, packed = _TENSORS[dtype]
-    whole, value = dtype in _WHOLE, held.get(listed)
-    content = held.get(4) or (None if whole else value)
-    if isinstance(content, bytes) and len(content) == struct.calcsize(packed):
-        return float(struct.unpack(packed, content)[0])
-    if value and isinstance(value, bytes) and [b for b in value if b < 128] == [value[-1]]:
-        value = next(fields(b"\x08" + value))[2]  # a packed list of one number, as a field
-    return float(signed(value)) if whole and isinstance(value, int) else None
+    field, packed = _TENSORS[dtype]
+    lists, numbers = values(data, 4, bytes), list[float]()
+    if dtype in _WHOLE:
+        numbers += map(signed, values(data, field, int))
+        numbers += [each for listed in values(data, field, bytes) for each in varints(listed)]
+    else:
+        numbers += values(data, field, float)
+        lists += values(data, field, bytes)
+    size = struct.calcsize(packed)
+    numbers += [struct.unpack(packed, each)[0] for each in lists if len(each) == size]
+    return float(numbers[0]) if len(numbers) == 1 else None
 
 
 _CRC32C = [*range(256)]

@@ -5,14 +5,9 @@
 console has one `{'loss': ...}` a logged line (transformers 5 quotes the numbers) and no steps: they
 are those of the progress bar before it, else the lines are counted.
 
-Read beside TRL 1.16 (`GRPOTrainer._compute_loss` and `log`): `entropy` is the sum over completion
-tokens of the exact entropy over their number, for every micro-batch over all processes, from logits
-divided by `temperature`; tokens of tools and of masked truncated completions do not count. `log`
-takes the plain mean over the micro-batches since the last logged line.
-
 An iteration is a generation batch. Its rewards are logged with the first of its optimizer steps, so
 that where every step is logged the number of these can be told; an iteration's figures are then
-their means. `EntropyGRPOTrainer` logs figures under our names as well, and these are taken.
+their means. docs/analyze.md says what `entropy` is, read beside TRL 1.16.
 """
 
 from __future__ import annotations
@@ -25,32 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .names import bare, trainer_of
-from .rows import Row
-from .source import (
-    ANSI,
-    PAIR,
-    Given,
-    UnreadableError,
-    document,
-    first_line,
-    lines,
-    listed,
-    number,
-    parse,
-    step_of,
-)
+from .names import bare, folded, renamed, trainer_of
+from .rows import Row, averaged
+from .source import PAIR, Given, document, first_line, lines, listed, number, parse, step_of
 from .steps import Dumped, finish, metrics_of
 
 STATE = "trainer_state.json"
 NAMES = {
-    "entropy": "entropy/exact",
-    "entropy/mean": "entropy/exact",
-    "reward": "reward/mean",
-    "completions/mean_length": "rollout/length_mean",
-    "grad_norm": "grad/norm",
-    "clip_ratio/low_mean": "clip/low",
-    "clip_ratio/high_mean": "clip/high",
+    "entropy/exact": ("entropy", "entropy_mean"),
+    "clip/low": ("clip_ratio_low_mean",),
+    "clip/high": ("clip_ratio_high_mean",),
 }
 ENTROPY_IS = (
     "the mean over completion tokens of the full next-token entropy, of logits divided by "
@@ -65,7 +44,6 @@ UNKNOWN = (
     "it cannot be known: the log has an entropy, but neither rewards nor completion lengths, so "
     "GRPOTrainer did not write it"
 )
-NONE = "none: the log has no entropy"
 _SETTING = re.compile(r'"(max_steps|logging_steps)"\s*:\s*(\d+)')
 LIST = re.compile(r'"log_history"\s*:\s*\[')
 # the progress bar of the step before a line
@@ -76,7 +54,6 @@ _LOGGED = ("loss", "reward", "entropy", "grad_norm")
 
 
 def is_document(head: str) -> bool:
-    """Whether a text begins like a trainer's state."""
     head = head.lstrip("\ufeff \t\r\n")
     return head[:1] == "{" and LIST.search(head) is not None and not is_line(head.split("\n")[0])
 
@@ -93,13 +70,9 @@ def is_line(text: str) -> bool:
 
 def states(directory: Path) -> list[Path]:
     """States of an output directory: its own, then of the newest checkpoint first."""
-    steps = {
-        path / STATE: int(found[1])
-        for path in directory.glob("checkpoint-*")
-        if (found := re.fullmatch(r"checkpoint-([0-9]{1,15})", path.name))
-    }
-    newest = [directory / STATE, *sorted(steps, key=lambda p: (steps[p], p), reverse=True)]
-    return [path for path in newest if path.is_file()]
+    checkpoints = [p for p in directory.glob("checkpoint-*") if p.name[11:].isdecimal()]
+    newest = sorted(checkpoints, key=lambda p: (int(p.name[11:]), p), reverse=True)
+    return [path / STATE for path in (directory, *newest) if (path / STATE).is_file()]
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
@@ -123,7 +96,7 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
             latest = int(bar[1]), int(bar[2])
             if latest[1] >= total:  # a smaller one is an evaluation's
                 at, total = latest
-        if not is_line(text := ANSI.sub("", text)):
+        if not is_line(text):
             continue
         if not whole and "}" not in text[text.index("{") :]:
             given.problem(path, line, "the line is cut; what is whole in it is read")
@@ -153,7 +126,7 @@ def _figures(text: str) -> dict[str, Any]:
         return dict(PAIR.findall(text, begin))
     try:
         found = parse(text[begin : text.rindex("}") + 1])
-    except (UnreadableError, ValueError):
+    except ValueError:  # no object, or one that is cut
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -163,20 +136,17 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     settings = rows[-1].settings
     folders = {rows[0].path.parent, rows[0].path.parent.parent}
     rows = [row._replace(values=_bare(row.values)) for row in rows]
-    seen = {key for row in rows for key in row.values}
-    grpo = bool(seen & {"reward", "completions/mean_length", "frac_reward_zero_std"})
-    names = NAMES if grpo else NAMES | {"entropy": "entropy/logged"}
-    names = {key: name for key, name in names.items() if name not in seen}
-    every = step_of(settings.get("logging_steps"))
-    several = every is not None and every > 1
-    updates = 1 if several else _updates(rows)
+    seen = folded(dict.fromkeys(key for row in rows for key in row.values))
+    grpo = bool(seen.keys() & {"reward", "completions_mean_length", "frac_reward_zero_std"})
+    names = renamed(seen.values(), NAMES if grpo else {"entropy/logged": ("entropy",)})
+    every = step_of(settings.get("logging_steps")) or 1
+    rows, updates = _iterations(rows) if every == 1 else (rows, 1)
     if updates > 1:
-        rows = _iterations(rows, updates)
         given.notes.append(
             f"An iteration is a generation batch, of {updates} optimizer steps, and its figures "
             "are their means."
         )
-    if several:
+    if every > 1:
         given.notes.append(f"A line is logged every {every} steps and is their mean.")
     if settings.get("counted"):
         given.notes.append("The console has no steps; its logged lines are counted instead.")
@@ -184,17 +154,13 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         given.notes.append(
             "completions/*.parquet is not read (that needs pyarrow): there are no rollouts."
         )
-    entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if several else "")
-    if "entropy/exact" in seen:
-        entropy_is = OURS
-    elif not seen & {"entropy", "entropy/mean"}:
-        entropy_is = NONE
-    elif not grpo:
-        entropy_is = UNKNOWN
-    source = "a Hugging Face trainer"
+    source, entropy_is = "a Hugging Face trainer", UNKNOWN
     if grpo:
-        swift = "entropy/mean" in seen or trainer_of(seen) == "ms-swift"
+        swift = "entropy_mean" in seen or trainer_of(seen) == "ms-swift"
         source = "ms-swift" if swift else "TRL"
+        entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if every > 1 else "")
+    if "entropy_exact" in seen:
+        entropy_is = OURS
     planned = step_of(settings.get("max_steps"))
     planned = -(-planned // updates) if planned else None
     return finish(given, source, entropy_is, metrics_of(given, names, rows), planned=planned)
@@ -206,29 +172,19 @@ def _bare(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: v for key, v in found.items() if key not in ("step", "global_step")}
 
 
-def _updates(rows: Sequence[Row]) -> int:
-    """Optimizer steps per iteration; 1 where they cannot be told."""
-    steps = {step_of(row.step) for row in rows}
+def _iterations(rows: list[Row]) -> tuple[list[Row], int]:
+    """A row per iteration, and its optimizer steps; as they are where these cannot be told."""
     begin = sorted({step_of(row.step) or 0 for row in rows if "reward" in row.values})
     gaps = {after - before for before, after in pairwise(begin)}
-    whole = len(gaps) == 1 and begin[0] == 1 and steps.issuperset(range(1, begin[-1]))
-    return gaps.pop() if whole else 1
-
-
-def _iterations(rows: Sequence[Row], updates: int) -> list[Row]:
-    """A row per iteration; of a number that several of its steps have, their mean."""
-    found: list[Row] = []
     steps: dict[int, list[Row]] = defaultdict(list)
+    odd: list[Row] = []  # without a step
     for row in rows:
-        if step := step_of(row.step):
-            steps[(step - 1) // updates + 1].append(row)
-        else:
-            found.append(row)
-    for iteration, some in steps.items():
-        values: dict[str, Any] = {name: value for row in some for name, value in row.values.items()}
-        for name in values:
-            each = [number(row.values.get(name)) for row in some]
-            if known := [value for value in each if value is not None]:
-                values[name] = sum(known) / len(known)
-        found.append(some[0]._replace(step=iteration, values=values))
-    return found
+        step = step_of(row.step)
+        (odd if step is None else steps[step]).append(row)
+    updates = gaps.pop() if len(gaps) == 1 and begin[0] == 1 else 1
+    if updates == 1 or not steps.keys() >= {*range(1, begin[-1])}:
+        return rows, 1
+    iterations: dict[int, list[Row]] = defaultdict(list)
+    for step, some in steps.items():
+        iterations[-(-step // updates)] += some
+    return odd + [averaged(some, i) for i, some in iterations.items()], updates

@@ -3,35 +3,24 @@
 Read beside veRL 0.9.1. The console logger prints `step:12 - actor/entropy:0.43 - ...`
 (`utils/logger/aggregate_logger.py`), the file logger writes {"step": 12, "data": {...}}
 (`utils/tracking.py`), rollouts are N.jsonl of input, output, gts, score, step and what the reward
-function returned (`RayPPOTrainer._write_generations`): texts only.
-
-`actor/entropy` is the exact entropy of logits divided by the rollout temperature, computed with
-the old log-probs before the updates, and aggregated by `agg_loss` with the loss's `loss_agg_mode`:
-under `seq-mean-token-sum` it is the entropy of a sequence, not of a token. `actor/pg_clipfrac`
-counts both sides of the clip range, so it is neither `clip/high` nor `clip/low`.
+function returned (`RayPPOTrainer._write_generations`): texts only. docs/analyze.md says what
+`actor/entropy` is: `agg_loss` aggregates it by `loss_agg_mode`, as it does the loss.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
+from .names import fold, folded, renamed
 from .rows import Row
-from .source import ANSI, Given, UnreadableError, clean, lines, number, parse, short, step_of
-from .steps import Dumped, Rollout, as_logged, finish, metrics_of
+from .source import Given, UnreadableError, clean, finite, lines, number, short, step_of
+from .steps import Dumped, Rollout, finish, metrics_of, recorded
 
-NAMES = {
-    "actor/entropy": "entropy/exact",
-    "actor/entropy_loss": "entropy/exact",
-    "critic/score/mean": "reward/mean",
-    "critic/rewards/mean": "reward/mean",
-    "response_length/mean": "rollout/length_mean",
-    "actor/grad_norm": "grad/norm",
-}
 BEFORE = "actor/entropy_loss"  # as veRL up to 0.4 calls it
 STEP = re.compile(r"(?:^|[\s)\]|])step:(\d{1,18}) - (?=[^\s:]+:)")
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
@@ -55,7 +44,6 @@ MODES = {
     "seq-mean-token-sum": "the mean over responses of the sum over a response's tokens",
     "seq-mean-token-sum-norm": "the mean over responses of such a sum over a constant",
 }
-PER_TOKEN = ("token-mean", "seq-mean-token-mean")
 ENTROPY_IS = (
     "the full next-token entropy of logits divided by the rollout temperature (which the log does "
     "not name), in nats, {when}, aggregated as the loss is: {how}{old}"
@@ -76,24 +64,10 @@ OURS = (
     "exact: the mean over response tokens of the full next-token entropy, of logits divided by the "
     "rollout temperature, in nats, under the policy that sampled (entrostat's host for veRL)"
 )
-NONE = "none: the log has no actor/entropy"
 
 
 def is_line(text: str) -> bool:
-    return "step:" in text and STEP.search(ANSI.sub("", text)) is not None
-
-
-def is_record(record: Mapping[str, Any]) -> bool:
-    return _is_metrics(record) or _is_rollout(record)
-
-
-def _is_metrics(record: Mapping[str, Any]) -> bool:
-    return "step" in record and isinstance(record.get("data"), dict)
-
-
-def _is_rollout(record: Mapping[str, Any]) -> bool:
-    texts = all(isinstance(record.get(key), str) for key in ("input", "output"))
-    return texts and "score" in record and "step" in record
+    return "step:" in text and STEP.search(text) is not None
 
 
 def settings_of(text: str) -> dict[str, str]:
@@ -107,11 +81,8 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
     left, used = WITHIN, False
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
-            try:
-                yield _record(path, count, text, settings)
-            except UnreadableError as error:
-                given.problem(path, count, str(error))
-        elif "step:" in text and (begin := STEP.search(text := ANSI.sub("", text))):
+            yield from recorded(RECORDS, given, path, count, text)
+        elif "step:" in text and (begin := STEP.search(text)):
             figures = _figures(path, count, text[begin.end() :], whole, given)
             yield Row(path, count, begin[1], figures, settings)
             used = True
@@ -126,17 +97,22 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
                     settings.setdefault(name, value)
 
 
-def _record(path: Path, line: int, text: str, settings: dict[str, str]) -> Row | Rollout:
-    record = parse(text)
-    if isinstance(record, dict) and _is_metrics(record):
-        return Row(path, line, record["step"], record["data"], settings)
-    if not isinstance(record, dict) or not _is_rollout(record):
-        raise UnreadableError("neither metrics nor a rollout of veRL")
+def _metrics(path: Path, line: int, record: Mapping[str, Any]) -> Row:
+    return Row(path, line, record["step"], record["data"])
+
+
+def _rollout(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
     step, score = step_of(record["step"]), number(record["score"])
     if step is None:
         raise UnreadableError(f"step {short(record['step'])} is no step")
     prompt, reward = clean(record["input"]), math.nan if score is None else score
     return Rollout(path, step, reward, prompt, prompt, clean(record["output"]))
+
+
+RECORDS = (
+    ({"step": object, "data": dict}, _metrics),
+    ({"input": str, "output": str, "score": object, "step": object}, _rollout),
+)
 
 
 def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dict[str, Any]:
@@ -158,16 +134,18 @@ def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dic
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of rows with veRL's names; where our own host's are among them, they count."""
-    settings = {k: v for row in [*rows[-1:], *rows[:1]] for k, v in row.settings.items()}
-    keys = {key for row in rows for key in row.values}
-    if "actor/entropy" not in keys:
-        settings |= dict.fromkeys(keys & {BEFORE}, "logged")
-    names = {key: name for key, name in NAMES.items() if name not in keys}
-    metrics, entropy_is = metrics_of(given, names, rows), OURS
-    if "entropy/exact" not in keys:
-        entropy_is, per_token = _entropy(metrics, keys, settings.get("loss_agg_mode"))
-        if not per_token:
-            metrics, given.broken = [as_logged(row) for row in metrics], as_logged(given.broken)
+    settings = {k: v for row in reversed(rows) for k, v in row.settings.items()}
+    keys = folded(dict.fromkeys(key for row in rows for key in row.values))
+    now, before = keys.get("actor_entropy"), keys.get(fold(BEFORE))
+    if before and not now:
+        settings[BEFORE] = "logged"
+    entropy_is, per_token = OURS, True
+    if "entropy_exact" not in keys:
+        values = finite(number(row.values.get(now or before or "")) for row in rows)
+        entropy_is, per_token = _entropy(values, now is not None, settings.get("loss_agg_mode"))
+    ours = "entropy/exact" if per_token else "entropy/logged"
+    names = renamed(keys.values(), {ours: ("actor_entropy", fold(BEFORE))})
+    metrics = metrics_of(given, names, rows)
     if not metrics and dumped:
         metrics = dumped.metrics()
         given.notes.append("There are rollouts, but no metrics; rewards are their means.")
@@ -176,16 +154,13 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     return finish(given, "veRL", entropy_is, metrics, dumped, settings=settings)
 
 
-def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:
-    """Which entropy it is, and whether it is that of a token."""
-    values = [row["entropy/exact"] for row in metrics if "entropy/exact" in row]
-    if not values:
-        return NONE, True
-    per_token = max(values) <= LIMIT if mode is None else mode in PER_TOKEN
-    how = UNSAID if per_token else TOO_LARGE
-    if mode is not None:
+def _entropy(values: list[float], now: bool, mode: str | None) -> tuple[str, bool]:
+    if mode is None:
+        per_token = max(values, default=0.0) <= LIMIT
+        how = UNSAID if per_token else TOO_LARGE
+    else:
+        per_token = mode in MODES and mode.endswith("token-mean")
         how = f"{MODES.get(mode, 'by a mode that is not known here')} (loss_agg_mode {mode})"
         how += "" if per_token else ", not an entropy per token"
-    now = "actor/entropy" in keys
     when = "under the policy before the iteration's updates" if now else "during the updates"
     return ENTROPY_IS.format(when=when, how=how, old="" if now else OLD), per_token

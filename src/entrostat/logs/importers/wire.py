@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import TypeVar
 
 from .source import UnreadableError
 
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
-_FIXED = {EIGHT: 8, FOUR: 4}
+_FIXED = {EIGHT: "<d", FOUR: "<f"}
+Value = TypeVar("Value", int, float, bytes)
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -32,24 +34,43 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
             value, at = _varint(data, at)
             yield number, kind, value
             continue
-        length, at = _varint(data, at) if kind == BYTES else (_FIXED.get(kind, len(data)), at)
+        if kind == BYTES:
+            length, at = _varint(data, at)
+        else:  # groups, which nobody writes, have no length
+            length = struct.calcsize(_FIXED[kind]) if kind in _FIXED else len(data)
         if at + length > len(data):
             raise UnreadableError("not a whole message")
         yield number, kind, data[at : at + length]
         at += length
 
 
-def parts(data: bytes, number: int) -> list[bytes]:
-    """The texts or messages in the fields of one number."""
-    return [value for n, _, value in fields(data) if n == number and isinstance(value, bytes)]
+def values(data: bytes, number: int, kind: type[Value]) -> list[Value]:
+    """A message's values in one field; as float those of four or eight bytes."""
+    found: list[Value] = []
+    for each, wire, value in fields(data):
+        if wire in _FIXED and isinstance(value, bytes):
+            value = struct.unpack(_FIXED[wire], value)[0]
+        if each == number and isinstance(value, kind):
+            found.append(value)
+    return found
+
+
+def varints(data: bytes) -> list[int]:
+    at, found = 0, []
+    while at < len(data):
+        value, at = _varint(data, at)
+        found.append(signed(value))
+    return found
+
+
+def text(data: bytes, number: int) -> str:
+    """The last string in a field, empty without one; what is no UTF-8 in it is replaced."""
+    return b"".join(values(data, number, bytes)[-1:]).decode("utf-8", "replace")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for place in range(10):
-        if at + place >= len(data):
-            break
-        byte = data[at + place]
+    for place, byte in enumerate(data[at : at + 10]):
         value |= (byte & 127) << 7 * place
         if byte < 128:
             return value & (2**64 - 1), at + place + 1
@@ -57,17 +78,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """A VARINT as int64 means it."""
     return value - 2**64 if value >= 2**63 else value
-
-
-def real(kind: int, value: int | bytes) -> float | None:
-    """A float or a double; None for another field."""
-    if isinstance(value, int) or kind not in _FIXED:
-        return None
-    return struct.unpack("<d" if kind == EIGHT else "<f", value)[0]
-
-
-def text(value: int | bytes) -> str:
-    """A string; empty for another field. What is no UTF-8 in it is replaced."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
