@@ -306,3 +306,16 @@ def test_a_hook_is_validated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         objective.loss(objective.prepare(batch))
     assert sorted(looked) == ["ppo.plan", "ppo.prepare"]
+
+
+def test_edits_of_rewards_and_of_advantages_add_up() -> None:
+    # unlikeliness shapes the rewards of right answers, REPO-R edits tokens of positive advantage
+    batch = make_batch()
+    both = es.make_objective(["grpo", "ppo", "unlikeliness", "repo_r"])
+    alone = es.make_objective(["grpo", "ppo", "unlikeliness"])
+    shaped, ready = (objective.rollouts(batch) for objective in (alone, both))
+    assert shaped.edited is not None
+    more = batch.mask & (ready.outcome > 0)[:, None]
+    assert (shaped.edited & ~more).any()
+    assert (more & ~shaped.edited).any()
+    assert torch.equal(ready.edited, shaped.edited | more)
