@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from .._names import unknown
 from .._text import open_streams, say
 from .._version import __version__
+from ..errors import RunStopped
 from . import catalogue, doctor, evaluate, models, runs, studies, tasks, training, watch
 from .terminal import show_warning, tell
 
@@ -91,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(text.rstrip())
             return 0 if args else 2
         return verb(args)
+    except RunStopped as error:
+        return tell(str(error), code=1)
     except ValueError as error:
         return tell(str(error))
     except OSError as error:  # the last net: a place that cannot be read or written

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from .._text import say
-from ..tasks.data import DataTask
 from ..tasks.sets import KINDS, SETS, TEMPLATES, DataSet
 from ..tasks.sources import at_hand, places
 from .terminal import say_entry, wrapped
@@ -17,7 +15,8 @@ def list_sets() -> None:
     say("Data sets by name (options: `entrostat tasks NAME`; your own copy: --task.path FILE):\n")
     for one in SETS.values():
         use = "" if one.trains else "to evaluate on; "
-        facts = f"[{use}{at_hand(one) or _download(one)}; licence: {one.licence}]"
+        place = at_hand(one) or f"not at hand: download {one.hub}"
+        facts = f"[{use}{place}; licence: {one.licence}]"
         say_entry(one.name, f"{one.summary} {facts}")
     say("")
     for one in KINDS.values():
@@ -55,22 +54,13 @@ def explain_set(one: DataSet) -> None:
         say(wrapped(one.note, 0) + "\n")
 
 
-def options_of(one: DataSet) -> str:
-    """A set's options, with its own values for those that are the set's unless given."""
-    own: dict[str, Any] = {
+def own_options(one: DataSet) -> dict[str, Any]:
+    """The values of a set's own, for those of its options that are the set's unless given."""
+    return {
         "fields": dict(one.fields), "template": one.template, "grader": one.grader,
         "grader_options": {}, "without": list(one.without), "test": one.held_out,
         "max_new_tokens": one.max_new_tokens,
     }  # fmt: skip
-    words = [f"fields.{name} = {column!r}" for name, column in own.pop("fields").items()]
-    for key, parameter in inspect.signature(DataTask).parameters.items():
-        if key not in ("name", "seed", "path", "fields"):
-            words.append(f"{key} = {own.get(key, parameter.default)!r}")
-    return ", ".join(words)
-
-
-def _download(one: DataSet) -> str:
-    return f"not at hand: download {one.hub}"
 
 
 def _of_file(one: DataSet) -> str:

@@ -12,16 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import console, say
-from ..errors import MissingExtraError
-from .flags import (
-    apply_open_flags,
-    dataclass_flags,
-    options,
-    take,
-    take_open_flags,
-    take_switch,
-)
-from .terminal import quiet_libraries, tell
+from .flags import apply_open_flags, dataclass_flags, options, read, take_open_flags
+from .terminal import quiet_libraries, say_page, tell
 
 if TYPE_CHECKING:
     from ..evaluation.checkpoint_correlation import Correlation, OfSet
@@ -81,11 +73,9 @@ def eval_verb(args: list[str]) -> int:
     from ..evaluation.settings import EvalConfig
     from ..tasks.trust import refuse_code
 
-    checkpoints, args = take_switch(args, "checkpoints")
-    trusted, args = take_switch(args, "trust-code")
-    allowed, args = take(args, "sandbox")
-    if allowed is not None:
-        args = [*args, "--scoring.sandbox", allowed]
+    given, args = read(args, {"checkpoints": "", "trust-code": "", "sandbox": "WORD"})
+    if given["sandbox"] is not None:
+        args = [*args, "--scoring.sandbox", given["sandbox"]]
     start = next((i for i, word in enumerate(args) if word.startswith("-")), len(args))
     specs, flags = args[:start], args[start:]
     flags, open_flags = take_open_flags(_with_value(flags, "--greedy"))
@@ -95,7 +85,7 @@ def eval_verb(args: list[str]) -> int:
         raise ValueError(
             "name what to evaluate first: entrostat eval MODEL_OR_RUN... --on NAME; see --help"
         )
-    if allowed is not None:
+    if given["sandbox"] is not None:
         from ..sandbox import use
 
         use(config.scoring.sandbox)
@@ -103,14 +93,13 @@ def eval_verb(args: list[str]) -> int:
     from ..evaluation.evaluate import plan
 
     def check(run: TrainConfig) -> None:
-        if not trusted:
+        if not given["trust-code"]:
             refuse_code({"task": run.task}, "the run")
 
-    subjects, sets = plan(specs, config, options, checkpoints, check)
+    subjects, sets = plan(specs, config, options, given["checkpoints"], check)
 
     import torch
 
-    from ..errors import RunStopped
     from ..evaluation.evaluate import run_evaluation, tables
     from ..evaluation.progress import Shown
     from ..report.evaluation import write_page
@@ -118,8 +107,6 @@ def eval_verb(args: list[str]) -> int:
     try:
         with closing(Shown()) as display:
             root, results = run_evaluation(subjects, sets, config, display)
-    except RunStopped as error:
-        return tell(str(error), code=1)
     except torch.OutOfMemoryError:
         return tell(
             f"out of GPU memory. Lower --batch (now {config.batch}) or --micro-batch (now "
@@ -131,10 +118,7 @@ def eval_verb(args: list[str]) -> int:
     for table in tables([found for _, found in results]):
         _show(table)
     say(f"results: {root}")
-    try:
-        say(f"report: {write_page(root, results)}")
-    except MissingExtraError as error:
-        say(f"no page: {error}")
+    say_page(write_page, root, results)
     return 0
 
 
@@ -165,7 +149,7 @@ def _show(found: Table) -> None:
     from ..study.tables import plain_table
 
     screen = console()
-    columns = list(zip(*(cells for _, cells in found.rows), strict=True))
+    columns = zip(*(cells for _, cells in found.rows), strict=True)
     wide = sum(max(map(len, column), default=0) + 2 for column in columns) + 24 > screen.width
     drawn = plain_table(None)
     drawn.title, drawn.title_justify = Text(found.title), "left"
@@ -205,15 +189,15 @@ _POWER = re.compile(r"(?:pass|maj)@(\d+)")
 
 def over_verb(args: list[str]) -> int:
     """Print the tables; write them and a figure where asked for."""
-    given, args = options(args, "entrostat eval --over", ("output",))
+    given, args = options(args, OVER)
     from ..evaluation.checkpoint_correlation import over
 
     sets = over(args)
     for one in sets:
         _show_over(one)
-    if (output := given["output"]) is not None:
-        _write(Path(output), sets)
-        say(f"written: {output}")
+    if given["output"] is not None:
+        _write(Path(given["output"]), sets)
+        say(f"written: {given['output']}")
     return 0
 
 

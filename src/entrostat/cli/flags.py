@@ -6,14 +6,14 @@ Open tables are `method` and `task`, whose keys depend on a name, and those of h
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from .._names import refuse_options, unknown
 from ..config import TrainConfig, toml_value
 
-SOURCE = ("format", "step", "entropy", "score")  # how another trainer's log is to be read
 _HOSTS = ("trl", "verl")  # tables of keys that are another library's
 
 
@@ -65,66 +65,83 @@ def _with_booleans(args: list[str], names: list[str]) -> list[str]:
     return words
 
 
-def take(args: list[str], name: str) -> tuple[str | None, list[str]]:
-    """The value of `--name VALUE` or `--name=VALUE`, and the other arguments."""
-    rest, value = [], None
-    words = iter(args)
+def listed(text: str) -> dict[str, str]:
+    """The options that a help text lists, each with what it takes: "" for a switch."""
+    lines = (line.strip().split("  ")[0] for line in text.splitlines() if line.startswith("  --"))
+    found = (
+        option.removeprefix("--").partition(" ") for line in lines for option in line.split(", ")
+    )
+    return {name: takes for name, _, takes in found}
+
+
+def options(args: list[str], text: str, needs: str = "") -> tuple[dict[str, Any], list[str]]:
+    """The options of a help text, as `read` gives them, and the words that are left.
+
+    Any other option is refused, and that no word is left where a verb `needs` something.
+    """
+    known = listed(text)
+    given, rest = read(args, known)
+    verb = text.split()[2]
+    refuse_options(rest, f"entrostat {verb}", (*known, "help"))
+    if needs and not rest:
+        raise ValueError(f"{verb} needs {needs}; see --help")
+    return given, rest
+
+
+def one_name(args: list[str], text: str) -> str | None:
+    """The name that a verb explains; None where it lists."""
+    _, rest = options(args, text)
+    if len(rest) > 1:
+        raise ValueError(f"{text.split()[2]} takes one name, got {' '.join(rest)}")
+    return rest[0] if rest else None
+
+
+def read(args: list[str], known: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The options in `known` (name -> what it takes, "" for a switch), and the other words.
+
+    One that is not given is None, a switch False. What takes "X ..." may be repeated: a list.
+    """
+    given: dict[str, Any] = {name: None if takes else False for name, takes in known.items()}
+    rest, words = [], iter(args)
     for word in words:
-        if word == f"--{name}":
-            value = next(words, None)
-            if value is None or value.startswith("--"):
-                got = "nothing" if value is None else f"the option {value}"
-                raise ValueError(f"--{name} needs a value, got {got}")
-        elif word.startswith(f"--{name}="):
-            value = word.split("=", 1)[1]
-        else:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in known:
             rest.append(word)
-    return value, rest
+        elif not known[name]:
+            given[name] = True
+        else:
+            value = value if equals else next(words, "--")
+            if not equals and value.startswith("--"):
+                got = "nothing" if value == "--" else f"the option {value}"
+                raise ValueError(f"--{name} needs a value, got {got}")
+            given[name] = [*(given[name] or ()), value] if "..." in known[name] else value
+    return given, rest
 
 
-def whole(word: str | None, name: str, low: int = 1, high: int | None = None) -> int | None:
-    """A whole number that was given as `--name`; None where none was."""
+def number(word: str | None, name: str, low: float = 1, high: float = 9999, kind: Any = int) -> Any:
+    """A number that was given as `--name`; None where none was."""
     if word is None:
         return None
-    value = int(word) if word.isascii() and word.isdigit() and len(word) < 10 else -1
-    if value < low or (high is not None and value > high):
-        range_ = f"above {low - 1}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"--{name} must be a whole number {range_}, got {word!r}")
+    try:
+        value = kind(word)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"--{name} must be {what} from {low} to {high}, got {word!r}")
     return value
-
-
-def take_switch(args: list[str], name: str) -> tuple[bool, list[str]]:
-    """Whether `--name` is there, and the other arguments."""
-    return f"--{name}" in args, [word for word in args if word != f"--{name}"]
-
-
-def options(
-    args: list[str], prog: str, values: Sequence[str], switches: Sequence[str] = (),
-    also: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
-    """A verb's options by name, None where not given, and the words that are left.
-
-    Any other option is refused; `also` are known ones that were taken before.
-    """
-    given: dict[str, Any] = {}
-    for name in values:
-        given[name], args = take(args, name)
-    for name in switches:
-        given[name], args = take_switch(args, name)
-    refuse_options(args, prog, (*values, *switches, *also, "help"))
-    return given, args
 
 
 def source_of(given: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None]:
     """`--format`, and a table's columns (`--step`, `--entropy`, `--score`)."""
-    columns = {kind: given[kind] for kind in SOURCE[1:] if given[kind] is not None}
+    columns = {kind: given[kind] for kind in ("step", "entropy", "score") if given[kind]}
     return given["format"], columns or None
 
 
 def spread(args: list[str], name: str) -> list[str]:
     """`--name KEY=VALUE[,KEY=VALUE]` as the flags `--name.KEY VALUE`."""
-    value, args = take(args, name)
-    for word in value.split(",") if value else ():
+    given, args = read(args, {name: "KEY=VALUE"})
+    for word in given[name].split(",") if given[name] else ():
         key, is_pair, setting = word.partition("=")
         if not is_pair:
             raise ValueError(f"--{name} takes no value of its own; write --{name}.every {word}")
@@ -138,12 +155,9 @@ def named(args: list[str], name: str, key: str) -> list[str]:
     own = False
     for word in args:
         if word.startswith("--"):
-            own = word == f"--{name}" or word.startswith(f"--{name}=")
-            rest += (
-                [f"--{name}.{key}", *filter(None, word[len(name) + 3 :].split(","))]
-                if own
-                else [word]
-            )
+            flag, _, value = word.partition("=")
+            own = flag == f"--{name}"
+            rest += [f"--{name}.{key}", *filter(None, value.split(","))] if own else [word]
         else:
             rest += filter(None, word.split(",")) if own else [word]
     return rest

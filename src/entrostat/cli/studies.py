@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 
 from .._text import say
-from .flags import options, whole
+from .flags import number, options
 
 STUDY = """\
-usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]
-                       [--ray [ADDRESS]] [--record DIR] [--claims FILE]
-                       [--report] [--seeds N,N,...] [--lean] [--trust-code]
+usage: entrostat study FILE.toml|DIR [...] [OPTIONS]
 
 Run the trainings of study files side by side, print tables and write a page
 for each. Those that are done are skipped, those that were stopped go on,
@@ -22,24 +20,24 @@ Examples:
   entrostat study recipes/three_seeds.toml --quick
   entrostat study recipes/study --ray auto --output /shared/study
 
-  --output      default: runs/NAME for NAME.toml or the directory NAME
-  --quick       a try of minutes: what each file's [quick] says, into
-                runs/NAME-quick
-  --jobs        trainings at once; default: `jobs` of the file, else one per
-                processor
-  --ray         do the trainings on a Ray cluster (extra `ray`): one of this
-                machine, or that at ADDRESS (auto, HOST:PORT), whose nodes
-                share --output
-  --record      a directory of numbers without weights: trainings that are in
-                it are taken from it, those that are done are added
-  --report      train nothing: tables and pages of what is done
-  --seeds       train only these of the files' seeds, as 0,1,2
-  --lean        with --record: remove the weights of what is on record and
-                begun with by nothing that is still to be trained (540 MB a run
-                of SmolLM2), and write no page for each (`entrostat report RUN`
-                does)
-  --claims      a file of claims to decide; default: claims.toml of a directory
-  --trust-code  import the code (MODULE:NAME) that the files name
+  --output DIR     default: runs/NAME for NAME.toml or the directory NAME
+  --quick          a try of minutes: what each file's [quick] says, into
+                   runs/NAME-quick
+  --jobs N         trainings at once; default: `jobs` of the file, else one per
+                   processor
+  --ray [ADDRESS]  do the trainings on a Ray cluster (extra `ray`): one of this
+                   machine, or that at ADDRESS (auto, HOST:PORT), whose nodes
+                   share --output
+  --record DIR     numbers without weights: trainings that are in DIR are taken
+                   from it, those that are done are added
+  --report         train nothing: tables and pages of what is done
+  --seeds N,N      train only these of the files' seeds, as 0,1,2
+  --lean           with --record: remove the weights of what is on record and
+                   begun with by nothing that is still to be trained (540 MB a
+                   run of SmolLM2), and write no page for each (`entrostat
+                   report RUN` does)
+  --claims FILE    claims to decide; default: claims.toml of a directory
+  --trust-code     import the code (MODULE:NAME) that the files name
 
 A file: a title, [base] with the settings of all runs, [[runs]] with a name and
 what differs, seeds = [0, 1, 2], and [grid] with lists of values;
@@ -50,11 +48,8 @@ docs/studies.md describes it. All runs are checked before the first one starts.
 def study_verb(args: list[str]) -> int:
     """Run the trainings of a file and compare them."""
     ray, args = _take_ray(args)
-    given, args = options(
-        args, "entrostat study", ("output", "jobs", "record", "claims", "seeds"),
-        ("quick", "report", "lean", "trust-code"), ("ray",),
-    )  # fmt: skip
-    jobs, seeds = whole(given["jobs"], "jobs"), given["seeds"]
+    given, args = options(args, STUDY)
+    jobs, seeds = number(given["jobs"], "jobs"), given["seeds"]
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
     words = [] if seeds is None else seeds.split(",")
