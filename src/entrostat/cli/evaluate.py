@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from .flags import apply_open_flags, dataclass_flags, options, read, take_open_f
 from .terminal import quiet_libraries, say_page, tell
 
 if TYPE_CHECKING:
-    from ..evaluation.checkpoint_correlation import Correlation, OfSet
+    from ..evaluation.checkpoint_correlation import OfSet
     from ..evaluation.evaluate import Table
 
 EVAL = """\
@@ -78,8 +79,17 @@ def eval_verb(args: list[str]) -> int:
         args = [*args, "--scoring.sandbox", given["sandbox"]]
     start = next((i for i, word in enumerate(args) if word.startswith("-")), len(args))
     specs, flags = args[:start], args[start:]
-    flags, open_flags = take_open_flags(_with_value(flags, "--greedy"))
-    options = _options(open_flags)
+    for place, (word, after) in enumerate(pairwise([*flags, ""])):  # `--greedy` alone means true
+        if word == "--greedy" and after.lower() not in ("true", "false", "none"):
+            flags[place] = "--greedy=true"
+    flags, open_flags = take_open_flags(flags)
+    for path, text in open_flags:
+        if path == ["task"]:
+            raise ValueError(f"--task {text}: sets are named by --on, --on {text}")
+        if path[0] != "task":
+            raise ValueError(f"unknown option '--{'.'.join(path)}'; see entrostat eval --help")
+    options = apply_open_flags({}, open_flags)["task"]
+    del options["name"]
     config: Any = dataclass_flags(EvalConfig, EvalConfig(), flags, "entrostat eval", EVAL)
     if not specs:
         raise ValueError(
@@ -101,11 +111,11 @@ def eval_verb(args: list[str]) -> int:
     import torch
 
     from ..evaluation.evaluate import run_evaluation, tables
-    from ..evaluation.progress import Shown
+    from ..evaluation.progress import Display
     from ..report.evaluation import write_page
 
     try:
-        with closing(Shown()) as display:
+        with closing(Display(sys.stdout)) as display:
             root, results = run_evaluation(subjects, sets, config, display)
     except torch.OutOfMemoryError:
         return tell(
@@ -120,26 +130,6 @@ def eval_verb(args: list[str]) -> int:
     say(f"results: {root}")
     say_page(write_page, root, results)
     return 0
-
-
-def _with_value(args: list[str], switch: str) -> list[str]:
-    """`--switch` alone means true."""
-    words = []
-    for place, word in enumerate(args):
-        words.append(word)
-        after = "".join(args[place + 1 : place + 2])
-        if word == switch and after.lower() not in ("true", "false", "none"):
-            words.append("true")
-    return words
-
-
-def _options(flags: list[tuple[list[str], str]]) -> dict[str, Any]:
-    for path, text in flags:
-        if path == ["task"]:
-            raise ValueError(f"--task {text}: sets are named by --on, --on {text}")
-        if path[0] != "task":
-            raise ValueError(f"unknown option '--{'.'.join(path)}'; see entrostat eval --help")
-    return {k: v for k, v in apply_open_flags({}, flags)["task"].items() if k != "name"}
 
 
 def _show(found: Table) -> None:
@@ -207,28 +197,26 @@ def _show_over(one: OfSet) -> None:
     from ..evaluation.checkpoint_correlation import ENTROPIES
     from ..study.tables import plain_table
 
-    runs = len(one.runs)
-    across = "" if runs == 1 else f" of {runs} runs"
-    title = f"{escape(one.name)}: {len(one.points)} checkpoints{across}\n"
-    table = plain_table(f"{title}Spearman's correlation with the entropy of ...")
+    across = "" if len(one.runs) == 1 else f" of {len(one.runs)} runs"
+    say(f"{one.name}: {len(one.points)} checkpoints{across}")
+    table = plain_table("Spearman's correlation with the entropy of ...")
     table.add_column("figure", overflow="fold")
     for kind in ENTROPIES:
         table.add_column(kind, justify="right", no_wrap=True)
-        if runs > 1:
+        if across:
             table.add_column("mean\nof runs", justify="right", no_wrap=True)
-    for figure, kinds in one.pooled.items():
-        if _listed(figure, one.score):
-            cells = []
-            for kind in ENTROPIES:
-                cells.append(_cell(kinds.get(kind)))
-                if runs > 1:
-                    mean = one.mean_of_runs(figure, kind)
-                    cells.append("-" if mean is None else f"{mean:+.3f}")
-            table.add_row(escape(figure), *cells)
+    for figure in (figure for figure in one.pooled if _listed(figure, one.score)):
+        cells = []
+        for kind in ENTROPIES:
+            found, mean = one.pooled[figure].get(kind), one.mean_of_runs(figure, kind)
+            cells.append("-")
+            if found is not None:
+                cells[-1] = f"{found.rho:+.3f}\n[dim]p {_p(found.p)}, n {found.n}[/]"
+            if across:
+                cells.append("-" if mean is None else f"{mean:+.3f}")
+        table.add_row(escape(figure), *cells)
     if table.row_count:
         console().print(table)
-    else:
-        say(title.rstrip())
     words = {"cumulative": "cumulative entropy", "iteration": "the iteration"}
     for key, found in one.shared.items():
         say(
@@ -239,12 +227,6 @@ def _show_over(one: OfSet) -> None:
     for note in one.notes:
         say(note)
     say()
-
-
-def _cell(found: Correlation | None) -> str:
-    if found is None:
-        return "-"
-    return f"{found.rho:+.3f}\n[dim]p {_p(found.p)}, n {found.n}[/]"
 
 
 def _listed(figure: str, score: str | None) -> bool:

@@ -78,9 +78,8 @@ class Trackers:
 
     def check(self, trl: Mapping[str, Any]) -> None:
         """Refuse what cannot be meant, beside a table of TRL's own arguments."""
-        twice = [name for place, name in enumerate(self.to) if name in self.to[:place]]
-        if twice:
-            raise ValueError(f"log.to names {twice[0]!r} twice; name each tracker once")
+        if len(set(self.to)) < len(self.to):
+            raise ValueError(f"log.to names a tracker twice: {', '.join(self.to)}; name each once")
         for key, text in (("project", self.project), ("name", self.name)):
             if any(ord(c) < 32 for c in text) or len(text) > 128 or "/" in text:
                 raise ValueError(

@@ -14,7 +14,7 @@ from ..logs.files import make_directory
 from .lm_eval import export
 from .models import EvaluatedModel, ProblemSet, evaluated_models, of_task, problem_sets
 from .progress import Display
-from .results import spelt
+from .results import side_by_side
 from .runner import RESULTS, Sampler, Store, run_set, threads_of
 from .settings import EvalConfig
 
@@ -141,18 +141,12 @@ def tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     found = []
     for name in dict.fromkeys(name for one in results for name in one["sets"]):
         some = [(one["model"], one["sets"][name]) for one in results if name in one["sets"]]
-        rows = []
-        for key in SHOWN:
-            if key == "pass@1" and all(entry["k"] == 1 for _, entry in some):
-                continue
-            figures = [
-                entry["metrics"].get(key.replace("{k}", str(entry["k"]))) for _, entry in some
-            ]
-            cells = [cell(figure) for figure in figures]
-            if any(cells) and not (key == "failed" and all(f["value"] == 0 for f in figures)):
-                ks = {entry["k"] for _, entry in some}
-                k = str(ks.pop()) if len(ks) == 1 else "k"
-                rows.append((spelt(key.replace("{k}", k)), cells))
+        figures = side_by_side([entry for _, entry in some], SHOWN)
+        if all(entry["k"] == 1 for _, entry in some):
+            figures.pop("pass@1", None)
+        if not any(one and one["value"] for one in figures.get("failed", ("", []))[1]):
+            figures.pop("failed", None)
+        rows = [(name, [cell(one) for one in cells]) for name, cells in figures.values()]
         counts = " / ".join(dict.fromkeys(f"{e['n']} problems x {e['k']}" for _, e in some))
         found.append(Table(f"{name}: {counts}", [model for model, _ in some], rows))
     return found
@@ -160,7 +154,7 @@ def tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 def cell(figure: Mapping[str, float | None] | None) -> str:
     """A figure with its interval, 0.430 [0.380, 0.490]; empty where there is none."""
-    if figure is None or figure["value"] is None:
+    if figure is None:
         return ""
     text = f"{figure['value']:.3f}"
     if figure["low"] is None:

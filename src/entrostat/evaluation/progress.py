@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,9 @@ class Display:
 
     _stream: Any = None
     _progress: Any = None
+
+    def __init__(self, stream: Any = None) -> None:
+        self._stream = stream
 
     def note(self, text: str) -> None:
         """Something worth a line, as that a model's turn begins."""
@@ -64,10 +66,3 @@ class Display:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-
-class Shown(Display):
-    """One that shows something, on standard output unless another stream is given."""
-
-    def __init__(self, stream: Any = None) -> None:
-        self._stream = stream or sys.stdout

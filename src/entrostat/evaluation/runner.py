@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import RunStopped
-from ..logs.files import atomic, make_directory
+from ..logs.files import make_directory, replacing
 from ..logs.lines import JsonLines, finite, read_json
 from ..runs.run_directory import hold
 from ..tasks import Example, Task
@@ -233,12 +232,9 @@ class Store:
         return Responses(self.path / "responses" / one.file)
 
     def write(self, name: str, value: Any) -> None:
-        try:
-            with atomic(self.path / name) as part:
-                text = json.dumps(value, indent=1, allow_nan=False)
-                part.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise RunStopped(f"could not write {self.path / name}: {error.strerror}") from error
+        with replacing(self.path / name) as part:
+            text = json.dumps(value, indent=1, allow_nan=False)
+            part.write_text(text + "\n", encoding="utf-8")
 
     def results(self) -> dict[str, Any]:
         return read_json(self.path / RESULTS)
@@ -252,12 +248,12 @@ def threads_of(directory: Path) -> int:
 
 class Responses:
     def __init__(self, path: Path) -> None:
-        self.path = path
-        rows = JsonLines(path).read()
+        self.path, self._log = path, JsonLines(path)
+        rows = self._log.read()
         self.lines = {row["problem"]: row for row in rows if type(row.get("problem")) is int}
-        whole = "".join(map(_line, self.lines.values())).encode()
+        whole = "".join(json.dumps(line) + "\n" for line in self.lines.values()).encode()
         if path.exists() and path.read_bytes() != whole:  # a line was cut short
-            with atomic(path) as part:
+            with replacing(path) as part:
                 part.write_bytes(whole)
 
     def missing(self, problems: Iterable[int]) -> list[int]:
@@ -265,19 +261,8 @@ class Responses:
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
         """Keep problems that were answered; what was written before stays intact."""
-        try:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write("".join(map(_line, lines)))
-        except OSError as error:
-            raise RunStopped(
-                f"could not write {self.path}: {error.strerror}; the same command goes on from "
-                "what was written before"
-            ) from error
+        self._log.append(lines)
         self.lines |= {line["problem"]: line for line in lines}
 
     def first(self, count: int) -> list[dict[str, Any]]:
         return [self.lines[i] for i in range(count) if i in self.lines]
-
-
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
