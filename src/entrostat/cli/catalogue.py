@@ -29,7 +29,6 @@ are listed with their package, which is imported when one of its names is used.
 
 
 def methods_verb(args: list[str]) -> int:
-    """List the methods, or explain one."""
     name = one_name(args, METHODS)
     if name is not None:
         _explain(name)

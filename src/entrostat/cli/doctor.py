@@ -64,7 +64,6 @@ has their limits and reasons.
 
 
 def doctor_verb(args: list[str]) -> int:
-    """Look for faults in a configuration and its first rollouts, or in what a run left."""
     own = {"json": "", "environment": ""}
     given, args = read(args, {**own, "prompts": "N", "rollouts": "X", **FROM_FILE})
     prompts = number(given["prompts"], "prompts")

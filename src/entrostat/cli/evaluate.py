@@ -69,7 +69,6 @@ lm_eval/ (as lm-evaluation-harness writes); docs/evaluation.md.
 
 
 def eval_verb(args: list[str]) -> int:
-    """Evaluate models and runs on sets of problems."""
     from ..config import TrainConfig
     from ..evaluation.settings import EvalConfig
     from ..tasks.trust import refuse_code
@@ -178,7 +177,6 @@ _POWER = re.compile(r"(?:pass|maj)@(\d+)")
 
 
 def over_verb(args: list[str]) -> int:
-    """Print the tables; write them and a figure where asked for."""
     given, args = options(args, OVER)
     from ..evaluation.checkpoint_correlation import over
 

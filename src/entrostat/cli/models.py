@@ -45,7 +45,6 @@ The cache is $ENTROSTAT_CACHE, else entrostat in $XDG_CACHE_HOME, else
 
 
 def model_verb(args: list[str]) -> int:
-    """List the known models, or fetch one."""
     given, words = options(args, MODEL)
     # a shell puts several files where one pattern stood
     files = [Path(word) for word in given["from"] or ()]

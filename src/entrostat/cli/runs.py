@@ -87,7 +87,6 @@ Examples:
 
 
 def report_verb(args: list[str]) -> int:
-    """Write the page of a run, ours or another trainer's, or of several; or a part of it."""
     given, args = options(args, REPORT, "the path of a run, or of several")
     output, figure, table, listing = (given[n] for n in ("output", "figure", "table", "list"))
     if (figure is not None) + (table is not None) + listing > 1:
@@ -137,7 +136,6 @@ def _say_source(run: Run, several: bool, stream: Any = None) -> None:
 
 
 def law_verb(args: list[str]) -> int:
-    """Fit the entropy law to runs."""
     given, args = options(args, LAW, "the path of a run, or of several")
     share = number(given["share"] or "0.15", "share", 0, 1, float)
     from ..study.laws import run_law
@@ -146,7 +144,6 @@ def law_verb(args: list[str]) -> int:
 
 
 def verl_config_verb(args: list[str]) -> int:
-    """Print the command that runs a recipe in veRL: an older name of `train --print`."""
     given, (recipe, *changes) = options(args, VERL, "a recipe")
     for word in changes:
         if "=" not in word:
@@ -216,7 +213,6 @@ Examples:
 
 
 def diagnose_verb(args: list[str]) -> int:
-    """Verdict, onset, causes and remedies of runs, ours or other trainers'."""
     given, args = options(args, DIAGNOSE, "the path of a run, or of several")
     from ..diagnosis import diagnose_run, table
     from ..logs.importers import read_all

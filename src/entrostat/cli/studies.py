@@ -46,7 +46,6 @@ docs/studies.md describes it. All runs are checked before the first one starts.
 
 
 def study_verb(args: list[str]) -> int:
-    """Run the trainings of a file and compare them."""
     ray, args = _take_ray(args)
     given, args = options(args, STUDY)
     jobs, seeds = number(given["jobs"], "jobs"), given["seeds"]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._text import say
 from ..errors import extra
 from .flags import apply_open_flags, dataclass_flags, one_name, take_open_flags
 from .terminal import quiet_libraries, say_entry, wrapped
+
+if TYPE_CHECKING:
+    from ..tasks.sets import DataSet
 
 TASKS = """\
 usage: entrostat tasks [NAME]
@@ -28,7 +31,6 @@ Examples:
 
 
 def tasks_verb(args: list[str]) -> int:
-    """List the tasks, or explain one."""
     name = one_name(args, TASKS)
     if name is None:
         _list()
@@ -47,7 +49,6 @@ def _list() -> None:
     from ..grading import GRADERS
     from ..tasks import BUILT_IN, task_class
     from ..tasks.sets import data_set
-    from .data_sets import list_sets
 
     def show(name: str, summary: str, options: str) -> None:
         say_entry(name, " ".join(summary.split()), f"options: {options or 'none'}", width=14)
@@ -62,7 +63,7 @@ def _list() -> None:
         module = inspect.getmodule(cls)
         summary = (inspect.getdoc(module) or "").split("\n\n")[0].partition(": ")[2]
         show(name, summary, _options(cls))
-    list_sets()
+    _list_sets()
     graders = [offer.name for offer in offers("grader") if offer.name not in GRADERS]
     show(
         "gym:NAME",
@@ -89,7 +90,6 @@ def _list() -> None:
 def _explain(name: str) -> None:
     from ..tasks import task_class
     from ..tasks.sets import data_set
-    from .data_sets import explain_set, own_options
 
     found = data_set(name)
     if name.startswith("gym:"):
@@ -104,10 +104,10 @@ def _explain(name: str) -> None:
         options = ", ".join(f"{key} = {value!r}" for key, value in defaults.items())
     else:
         about = task_class(name)
-        options = _options(about, own_options(found) if found else None)
+        options = _options(about, _own_options(found) if found else None)
     say(f"{name}\n")
     if found:
-        explain_set(found)
+        _explain_set(found)
     elif doc := inspect.getdoc(about):
         say(f"{doc}\n")
     say(wrapped(f"options: {options or 'none'}"))
@@ -125,6 +125,70 @@ def _options(cls: type[Any], own: Mapping[str, Any] | None = None) -> str:
         elif key not in ("name", "seed", "path") and parameter.kind != parameter.VAR_KEYWORD:
             words.append(key if default is parameter.empty else f"{key} = {default!r}")
     return ", ".join(words)
+
+
+def _list_sets() -> None:
+    from ..tasks.sets import KINDS, SETS
+    from ..tasks.sources import at_hand
+
+    """Every set: what it is, its licence, and whether it is at hand."""
+    say("Data sets by name (options: `entrostat tasks NAME`; your own copy: --task.path FILE):\n")
+    for one in SETS.values():
+        use = "" if one.trains else "to evaluate on; "
+        place = at_hand(one) or f"not at hand: download {one.hub}"
+        facts = f"[{use}{place}; licence: {one.licence}]"
+        say_entry(one.name, f"{one.summary} {facts}")
+    say("")
+    for one in KINDS.values():
+        say_entry(f"{one.name}:FILE", _of_file(one))
+    say("")
+
+
+def _explain_set(one: DataSet) -> None:
+    """One set, or one kind of file: where it comes from, its columns, prompt and grader."""
+    from ..tasks.sets import TEMPLATES
+    from ..tasks.sources import at_hand, places
+
+    columns = ", ".join(f"{name} = {column}" for name, column in one.fields.items())
+    facts = {"grader": one.grader, "columns": columns, "template": TEMPLATES[one.template]}
+    if one.hub:
+        part = f", configuration {one.config}" if one.config else ""
+        splits = ", ".join(
+            ours if ours == hubs else f"{ours} (called {hubs} there)"
+            for ours, hubs in one.splits.items()
+        )
+        facts = {
+            "from": f"{one.hub} on huggingface.co/datasets{part}",
+            "splits": splits + ("" if one.trains else "; to evaluate on: train_on_test lifts that"),
+            "at hand": at_hand(one) or "no",
+            "looked for": " and ".join(f"{place}.jsonl or .parquet" for place in places(one)),
+            "licence": one.licence,
+            **facts,
+        }
+        if one.without:
+            facts["without"] = f"the problems of {', '.join(one.without)}"
+    say(wrapped(one.summary if one.hub else _of_file(one), 0) + "\n")
+    for key, text in facts.items():
+        for line in text.splitlines() or [""]:
+            say(f"  {key + ':' * bool(key):<12}{wrapped(line, 14).lstrip()}".rstrip())
+            key = ""
+    say("")
+    if one.note:
+        say(wrapped(one.note, 0) + "\n")
+
+
+def _own_options(one: DataSet) -> dict[str, Any]:
+    """The values of a set's own, for those of its options that are the set's unless given."""
+    return {
+        "fields": dict(one.fields), "template": one.template, "grader": one.grader,
+        "grader_options": {}, "without": list(one.without), "test": one.held_out,
+        "max_new_tokens": one.max_new_tokens,
+    }  # fmt: skip
+
+
+def _of_file(one: DataSet) -> str:
+    columns = ", ".join(one.fields.values())
+    return f"a file of your own with {one.summary}; columns {columns}, or --task.fields.NAME COLUMN"
 
 
 SUBSET = """\
@@ -162,7 +226,6 @@ Examples:
 
 
 def subset_verb(args: list[str]) -> int:
-    """Write a part of a task's prompts as a file."""
     from ..evaluation.subset import SubsetConfig, run_subset
 
     name, *words = args

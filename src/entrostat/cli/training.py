@@ -168,7 +168,6 @@ def _resumed(run: str, args: list[str], flags: list[tuple[list[str], str]]) -> d
 
 
 def train_verb(args: list[str]) -> int:
-    """Train a policy, or go on with a run."""
     if not args:
         return _first_run()
     from ..config import at_hand, check_model
@@ -226,7 +225,9 @@ def train_verb(args: list[str]) -> int:
     if main and sys.stdout.isatty():
         sys.stdout.write("loading ...\r")
         sys.stdout.flush()
-    _use_large_pages()
+    # huge pages for tensors, where Linux offers them: else a language model on a CPU spends a tenth
+    # of its time on page faults
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     import torch
 
     from ..core.objective import make_objective
@@ -300,15 +301,6 @@ def pretrain_verb(args: list[str]) -> int:
     path = pretrained(config)
     say(f"done: {path}")
     return 0
-
-
-def _use_large_pages() -> None:
-    """Have torch put its tensors on huge pages, where Linux offers them: before torch is loaded.
-
-    Every pass allocates the same activations again; in small pages a language model on a CPU spends
-    a tenth of its time or more on page faults.
-    """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def _end_with(study: int) -> None:

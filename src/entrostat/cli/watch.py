@@ -34,7 +34,6 @@ Examples:
 
 
 def watch_verb(args: list[str]) -> int:
-    """Serve the live page until Ctrl-C."""
     given, args = options(args, WATCH, "the path of a run, or of a directory of runs")
     port = number(given["port"] or "8642", "port", 0, 65535)
     seconds = number(given["every"] or "5", "every", 0.1, 86_400, float)
