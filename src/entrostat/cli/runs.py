@@ -18,11 +18,10 @@ REPORT = """\
 usage: entrostat report PATH [PATH...] [OPTIONS]
        entrostat report PATH [PATH...] --figure NAME|--table NAME|--list
 
-Write the page of a run, or one that compares several. A path is a run's
-directory, a study's or that of several studies (which stand for the runs in
-them), a log or directory of another trainer, or what TensorBoard or W&B keep
-on this machine; of these it is said which entropy they logged and what could
-not be read.
+Write the page of a run, or one page that compares several. A path is a run, a
+study (all runs in it), another trainer's log or directory, or a directory of
+TensorBoard or W&B. Of other trainers' runs the command says which entropy they
+logged and what it could not read.
 
 Examples:
   entrostat report runs/demo
@@ -59,14 +58,12 @@ Examples:
   entrostat law runs/law --score test/pass@k --entropy evaluation \\
       --output laws.json
 
-  --score NAME    validation (avg@k of the first split), training (the mean
-                  reward), a metric, or a figure of the evaluations: avg@k,
-                  test/pass@k. Default: validation, or training where there are
-                  too few evaluations
+  --score NAME    validation (avg@k of the first split), training (mean reward),
+                  a metric, or a figure as avg@k or test/pass@k. Default:
+                  validation, or training where evaluations are too few
   --entropy NAME  rollouts (what is trained on), evaluation (the evaluation's
                   samples), or a metric as entropy/nll. Default: rollouts
-  --share X       the first part, which predicts the rest, in whole steps;
-                  default 0.15
+  --share X       the first part, which predicts the rest; default 0.15
   --output FILE   also write the fits as JSON
 """
 
@@ -190,11 +187,10 @@ SHOWN = 5  # of several runs, how many of the worst have a full verdict
 DIAGNOSE = """\
 usage: entrostat diagnose PATH [PATH...] [OPTIONS]
 
-Say what happened in a run, how bad that is and what to do: what became of its
-entropy (collapse, explosion, drift, held, cannot tell), its score and its
-lengths, when it began, what went with it, the plainest first, and what to try,
-as lines to paste for the trainer that wrote the run. A path is what `entrostat
-report` takes; of several runs in it there is a table, the worst first.
+Say what became of a run's entropy (collapse, explosion, drift, held, cannot
+tell), its score and its lengths, when it began, what went with it, and what to
+try, as lines to paste for the trainer that wrote the run. A path is what
+`entrostat report` takes; several runs get a table, the worst first.
 docs/diagnosis_rules.md has the rules and how often they are right.
 
 Examples:

@@ -11,9 +11,8 @@ STUDY = """\
 usage: entrostat study FILE.toml|DIR [...] [OPTIONS]
 
 Run the trainings of study files side by side, print tables and write a page
-for each. Those that are done are skipped, those that were stopped go on,
-settings that changed are another training; one that fails is shown and stops
-nothing.
+for each file. The same command resumes; what is done is skipped. A training
+that fails is shown and stops nothing.
 
 Examples:
   entrostat study recipes/demo.toml --output runs/demo
@@ -21,21 +20,15 @@ Examples:
   entrostat study recipes/study --ray auto --output /shared/study
 
   --output DIR     default: runs/NAME for NAME.toml or the directory NAME
-  --quick          a try of minutes: what each file's [quick] says, into
-                   runs/NAME-quick
-  --jobs N         trainings at once; default: `jobs` of the file, else one per
-                   processor
-  --ray [ADDRESS]  do the trainings on a Ray cluster (extra `ray`): one of this
-                   machine, or that at ADDRESS (auto, HOST:PORT), whose nodes
-                   share --output
-  --record DIR     numbers without weights: trainings that are in DIR are taken
-                   from it, those that are done are added
+  --quick          a try of minutes, by the files' [quick]; into runs/NAME-quick
+  --jobs N         trainings at once; default: the file's, or one per processor
+  --ray [ADDRESS]  use a Ray cluster (extra `ray`): of this machine, or that at
+                   ADDRESS (auto, HOST:PORT), whose nodes share --output
+  --record DIR     numbers without weights: reuse what DIR has, add what is done
   --report         train nothing: tables and pages of what is done
   --seeds N,N      train only these of the files' seeds, as 0,1,2
-  --lean           with --record: remove the weights of what is on record and
-                   begun with by nothing that is still to be trained (540 MB a
-                   run of SmolLM2), and write no page for each (`entrostat
-                   report RUN` does)
+  --lean           with --record: remove weights that are on record and that no
+                   training still begins with; write no page for each training
   --claims FILE    claims to decide; default: claims.toml of a directory
   --trust-code     import the code (MODULE:NAME) that the files name
 

@@ -8,11 +8,10 @@ from .flags import number, options, source_of
 WATCH = """\
 usage: entrostat watch PATH [PATH...] [OPTIONS]
 
-Serve the page that `entrostat report` writes while the runs go on; it follows
-them by itself. A path is a run's directory or a log, ours or another trainer's
-(TRL's output directory, veRL's saved console), or a directory in which runs
-appear, which are then compared. It need not be there yet. Nothing is written,
-and Ctrl-C ends the page, not the runs.
+Serve the page of `entrostat report` while runs go on; it updates by itself. A
+path is a run's directory, a log of any trainer, or a directory in which runs
+appear, which are compared. It need not exist yet. Nothing is written, and
+Ctrl-C ends the page, not the runs.
 
 Examples:
   entrostat watch runs/grpo
@@ -23,11 +22,9 @@ Examples:
   --port N         default 8642; 0 takes any that is free
   --every SECONDS  between two pages, at least; default 5
   --open           open it in a browser on this machine
-  --host ADDRESS   to listen on; default 127.0.0.1, which this machine alone can
-                   reach. Any other wants a token, which stands in the address
-                   that is printed
-  --token          want it on 127.0.0.1 too, where others have accounts on this
-                   machine
+  --host ADDRESS   to listen on; default 127.0.0.1, this machine alone. Another
+                   needs a token, which is part of the address that is printed
+  --token          require it on 127.0.0.1 too, if others have accounts here
   --format FORMAT, --step NAME, --entropy NAME, --score NAME
                    as `entrostat report` takes them
 """
