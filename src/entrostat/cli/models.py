@@ -60,11 +60,10 @@ def model_verb(args: list[str]) -> int:
 
     name = words[0]
     model, size = MODELS.get(name), tiny_size(name)
-    if model is None and files and (name == TINY or size):
-        raise ValueError(f"model {name!r} comes with entrostat; there is nothing to fetch")
+    if (name == TINY and (files or len(words) > 1)) or (size and files):
+        where = "ships with entrostat" if name == TINY else "is pretrained here"
+        raise ValueError(f"model {name!r} {where}; there is nothing to fetch")
     if name == TINY:
-        if len(words) > 1:
-            raise ValueError(f"model {TINY!r} ships with entrostat; there is nothing to fetch")
         say(f"{TINY} ships with entrostat: {tiny_directory()}")
         return 0
     if model is None and size is None:
