@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import pairwise
@@ -18,7 +18,6 @@ from .terminal import quiet_libraries, say_page, tell
 
 if TYPE_CHECKING:
     from ..evaluation.checkpoint_correlation import OfSet
-    from ..evaluation.evaluate import Table
 
 EVAL = """\
 usage: entrostat eval MODEL_OR_RUN... --on NAME[,NAME] [OPTIONS]
@@ -109,7 +108,7 @@ def eval_verb(args: list[str]) -> int:
 
     import torch
 
-    from ..evaluation.evaluate import run_evaluation, tables
+    from ..evaluation.evaluate import run_evaluation
     from ..evaluation.progress import Display
     from ..report.evaluation import write_page
 
@@ -124,31 +123,56 @@ def eval_verb(args: list[str]) -> int:
     except KeyboardInterrupt:
         say("\ninterrupted; the same command goes on", sys.stderr)
         return 130
-    for table in tables([found for _, found in results]):
-        _show(table)
+    found = [each for _, each in results]
+    for name in dict.fromkeys(name for each in found for name in each["sets"]):
+        _show(name, [(each["model"], each["sets"][name]) for each in found if name in each["sets"]])
     say(f"results: {root}")
     say_page(write_page, root, results)
     return 0
 
 
-def _show(found: Table) -> None:
-    """A set's table; where it does not fit the terminal, figures without their intervals."""
+_SHOWN = (
+    "avg@{k}", "pass@1", "pass@{k}", "maj@{k}", "distinct", "ngram_diversity", "self_bleu",
+    "clusters", "entropy", "prompt_entropy", "prompt_entropy_ratio", "logp_gap", "auroc", "ece",
+    "length", "truncated", "failed",
+)  # fmt: skip
+
+
+def _show(name: str, models: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """A set's figures by model; where they do not fit the terminal, without their intervals."""
     from rich.text import Text
 
+    from ..evaluation.results import side_by_side
     from ..study.tables import plain_table
 
+    entries = [entry for _, entry in models]
+    figures = side_by_side(entries, _SHOWN)
+    if all(entry["k"] == 1 for entry in entries):
+        figures.pop("pass@1", None)
+    if not any(one and one["value"] for one in figures.get("failed", ("", []))[1]):
+        figures.pop("failed", None)
+    rows = [[_cell(one) for one in cells] for _, cells in figures.values()]
     screen = console()
-    columns = zip(*(cells for _, cells in found.rows), strict=True)
+    columns = zip(*rows, strict=True)
     wide = sum(max(map(len, column), default=0) + 2 for column in columns) + 24 > screen.width
     drawn = plain_table(None)
-    drawn.title, drawn.title_justify = Text(found.title), "left"
+    counts = " / ".join(dict.fromkeys(f"{entry['n']} problems x {entry['k']}" for entry in entries))
+    drawn.title, drawn.title_justify = Text(f"{name}: {counts}"), "left"
     drawn.add_column("")
-    for model in found.models:
+    for model, _ in models:
         drawn.add_column(Text(model), justify="right", overflow="fold")
-    for name, cells in found.rows:
+    for (label, _), cells in zip(figures.values(), rows, strict=True):
         shown = [cell.partition(" [")[0] if wide else cell for cell in cells]
-        drawn.add_row(Text(name), *map(Text, shown))
+        drawn.add_row(Text(label), *map(Text, shown))
     screen.print(drawn)
+
+
+def _cell(figure: Mapping[str, float | None] | None) -> str:
+    """A figure with its interval, 0.430 [0.380, 0.490]; empty where there is none."""
+    if figure is None:
+        return ""
+    interval = "" if figure["low"] is None else f" [{figure['low']:.3f}, {figure['high']:.3f}]"
+    return f"{figure['value']:.3f}{interval}"
 
 
 OVER = """\

@@ -115,6 +115,9 @@ class LabSampler(SetSettings):
         super().__init__(policy.tokenizer, config, subject)
         self._policy, self._base = policy, base
 
+    def identity(self) -> dict[str, Any]:
+        return {"weights": fingerprint(self._policy)}
+
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
         one, k, policy = asked.set, asked.decoding.k, self._policy
         own = self._of(one, asked.decoding)

@@ -74,6 +74,10 @@ class Sampler(Protocol):
         """What it resolves of a set: `max_new_tokens`, `stop`, `chat`, ... as plain data."""
         ...
 
+    def identity(self) -> dict[str, Any]:
+        """What tells its policy from another; empty where that is unknown."""
+        ...
+
 
 def settings_of(one: ProblemSet, config: EvalConfig, sampler: Sampler) -> dict[str, Any]:
     """What determines a set's responses, and is written beside them."""

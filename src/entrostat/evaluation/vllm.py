@@ -22,17 +22,17 @@ PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": 
 
 
 class VllmSampler(SetSettings):
-    """Samples with a `vllm.LLM`.
-
-    `identity` tells the policy from another (`weights_of`); it is empty where that is unknown.
-    """
+    """Samples with a `vllm.LLM` of the weights in a directory, or of a name."""
 
     def __init__(
         self, engine: Any, config: EvalConfig, subject: EvaluatedModel | None = None,
-        identity: dict[str, Any] | None = None,
+        weights: str = "",
     ) -> None:  # fmt: skip
         super().__init__(engine.get_tokenizer(), config, subject)
-        self._engine, self.identity = engine, identity or {}
+        self._engine, self._weights = engine, weights
+
+    def identity(self) -> dict[str, Any]:
+        return weights_of(self._weights)
 
     @classmethod
     def of(
@@ -57,7 +57,7 @@ class VllmSampler(SetSettings):
             model=model, dtype=PRECISIONS[config.precision], seed=config.seed,
             trust_remote_code=False,
         )  # fmt: skip
-        return cls(engine, config, subject, weights_of(model))
+        return cls(engine, config, subject, model)
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
         one, decoding = asked.set, asked.decoding
