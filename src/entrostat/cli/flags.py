@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._names import refuse_options, unknown
@@ -28,7 +28,8 @@ def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: st
 
     hints = _flags(cls)
     args = ["--help" if word == "--help-all" else word for word in args]
-    args = _with_booleans(args, [name for name, hint in hints.items() if _holds_bool(hint)])
+    booleans = [name for name, hint in hints.items() if bool in (hint, *typing.get_args(hint))]
+    args = _with_booleans(args, booleans)
     about = next(part for part in text.split("\n\n") if not part.startswith("usage:"))
     value, rest = tyro.cli(
         cls, default=default, args=args, prog=prog, description=about, return_unknown_args=True,
@@ -48,19 +49,15 @@ def _flags(cls: Any, prefix: str = "") -> dict[str, Any]:
     return flags
 
 
-def _holds_bool(hint: Any) -> bool:
-    return hint is bool or bool in typing.get_args(hint)
-
-
 def _with_booleans(args: list[str], names: list[str]) -> list[str]:
     """`true` and `false` of these flags, as TOML and the rest of the command line write them."""
     own = {f"--{name}".replace("_", "-") for name in names}
     words, flag = [], ""
     for word in args:
-        is_flag = word.startswith("--")
-        flag, equals, value = word.partition("=") if is_flag else (flag, "", word)
+        *before, value = word.split("=", 1)
+        flag = word.partition("=")[0] if word.startswith("--") else flag
         if flag.replace("_", "-") in own and value in ("true", "false"):
-            word = f"{flag}{equals}{value.title()}" if is_flag else value.title()
+            word = "=".join([*before, value.title()])
         words.append(word)
     return words
 
@@ -110,10 +107,7 @@ def read(args: list[str], known: Mapping[str, str]) -> tuple[dict[str, Any], lis
         elif not known[name]:
             given[name] = True
         else:
-            value = value if equals else next(words, "--")
-            if not equals and value.startswith("--"):
-                got = "nothing" if value == "--" else f"the option {value}"
-                raise ValueError(f"--{name} needs a value, got {got}")
+            value = value if equals else _value(name, words)
             given[name] = [*(given[name] or ()), value] if "..." in known[name] else value
     return given, rest
 
@@ -176,13 +170,17 @@ def take_open_flags(args: list[str]) -> tuple[list[str], list[tuple[list[str], s
         path = name.split(".")
         if not word.startswith("--") or path[0] not in ("method", "task", *_HOSTS):
             rest.append(word)
-            continue
-        if not equals:
-            text = next(words, "--")
-            if text.startswith("--"):
-                raise ValueError(f"--{name} needs a value")
-        found.append((path, text))
+        else:
+            found.append((path, text if equals else _value(name, words)))
     return rest, found
+
+
+def _value(name: str, words: Iterator[str]) -> str:
+    value = next(words, "--")
+    if value.startswith("--"):
+        got = "nothing" if value == "--" else f"the option {value}"
+        raise ValueError(f"--{name} needs a value, got {got}")
+    return value
 
 
 def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]) -> dict[str, Any]:
@@ -194,33 +192,27 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
     host's own, which stays dotted. Values are read as TOML; anything else is text.
     """
     default = TrainConfig()
-    data = dict(data)
-    methods = data.get("method", default.method)
+    methods, task = data.get("method", default.method), data.get("task", default.task)
     methods = list(methods) if isinstance(methods, list) else [methods]
-    task = data.get("task", default.task)
-    task = {"name": task} if isinstance(task, str) else dict(task)
-    hosts = {name: dict(_table(data.get(name, {}), name)) for name in _HOSTS}
-    replaced = False
-    for path, text in sorted(flags, key=lambda flag: len(flag[0]) > 1):
-        if path == ["method"]:
-            new: list[Any] = [name.strip() for name in text.split(",")]
-            methods, replaced = (methods + new if replaced else new), True
-        elif path == ["task"]:
-            task = {"name": text}
-        elif path[0] == "task":
-            *tables, key = path[1:]  # --task.fields.answer sets `answer` of the table `fields`
-            table: dict[str, Any] = task
-            for name in tables:
+    given = [name.strip() for path, text in flags if path == ["method"] for name in text.split(",")]
+    methods = given or methods
+    tables = {name: dict(_table(data.get(name, {}), name)) for name in _HOSTS}
+    tables["task"] = {"name": task} if isinstance(task, str) else dict(task)
+    for (first, *rest), text in sorted(flags, key=lambda flag: len(flag[0]) > 1):
+        if first == "method" and rest:
+            _set_parameter(methods, rest, toml_value(text))
+        elif first == "task" and not rest:
+            tables["task"] = {"name": text}
+        elif first in _HOSTS and not rest:
+            raise ValueError(f"--{first} sets a key: write --{first}.KEY {text}")
+        elif rest:  # --task.fields.answer sets `answer` of the table `fields`
+            *parents, key = [".".join(rest)] if first in _HOSTS else rest
+            table = tables[first]
+            for name in parents:
                 table[name] = dict(_table(table.get(name, {}), f"task.{name}"))
                 table = table[name]
             table[key] = toml_value(text)
-        elif path[0] in _HOSTS:
-            if len(path) == 1:
-                raise ValueError(f"--{path[0]} sets a key: write --{path[0]}.KEY {text}")
-            hosts[path[0]][".".join(path[1:])] = toml_value(text)
-        else:
-            _set_parameter(methods, path[1:], toml_value(text))
-    return {**data, "method": methods, "task": task, **hosts}
+    return {**data, "method": methods, **tables}
 
 
 def _table(value: Any, key: str) -> Mapping[str, Any]:
@@ -230,31 +222,27 @@ def _table(value: Any, key: str) -> Mapping[str, Any]:
 
 
 def _set_parameter(methods: list[Any], path: list[str], value: Any) -> None:
-    found = [m.get("name") if isinstance(m, Mapping) else m for m in methods]
-    names = [name for name in found if isinstance(name, str)]
-    if len(names) < len(methods):
-        raise ValueError(f"method: each is a name or a table with a name, got {methods!r}")
-    short = {name.split(":")[-1]: name for name in names}
-    if len(path) == 1:
-        owner = names[0] if len(names) == 1 else _owner(names, path[0])
+    """Set a parameter of the method that the path names, else of the only one that has it."""
+    names = [str(m.get("name") if isinstance(m, Mapping) else m) for m in methods]
+    *words, parameter = path
+    owner = ".".join(words)  # a name of the user's own may hold dots
+    if owner:
+        owner = {name.split(":")[-1]: name for name in names}.get(owner, owner)
+    elif len(names) == 1:
+        (owner,) = names
     else:
-        owner = ".".join(path[:-1])  # a name of the user's own may hold dots
-        owner = short.get(owner, owner)
+        from ..method import owners  # imports the methods
+
+        owner, *others = owners(parameter, names)
+        if others:
+            found = (owner, *others)
+            flags = " or ".join(f"--method.{name.split(':')[-1]}.{parameter}" for name in found)
+            raise ValueError(
+                f"--method.{parameter}: of which method? {' and '.join(found)} have it: write "
+                f"{flags}"
+            )
     if owner not in names:
-        raise ValueError(unknown("method for a parameter", ".".join(path[:-1]), names))
+        raise ValueError(unknown("method for a parameter", ".".join(words), names))
     place = names.index(owner)
     old = methods[place]
-    methods[place] = {**(old if isinstance(old, Mapping) else {"name": old}), path[-1]: value}
-
-
-def _owner(names: list[str], parameter: str) -> str:
-    """The one method of several that has a parameter; asking them takes importing them."""
-    from ..method import owners
-
-    found = owners(parameter, names)
-    if len(found) > 1:
-        flags = " or ".join(f"--method.{name.split(':')[-1]}.{parameter}" for name in found)
-        raise ValueError(
-            f"--method.{parameter}: of which method? {' and '.join(found)} have it: write {flags}"
-        )
-    return found[0]
+    methods[place] = {**(old if isinstance(old, Mapping) else {"name": old}), parameter: value}

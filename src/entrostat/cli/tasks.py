@@ -104,7 +104,7 @@ def _explain(name: str) -> None:
         options = ", ".join(f"{key} = {value!r}" for key, value in defaults.items())
     else:
         about = task_class(name)
-        options = _options(about, _own_options(found) if found else None)
+        options = _options(about, found)
     say(f"{name}\n")
     if found:
         _explain_set(found)
@@ -113,10 +113,17 @@ def _explain(name: str) -> None:
     say(wrapped(f"options: {options or 'none'}"))
 
 
-def _options(cls: type[Any], own: Mapping[str, Any] | None = None) -> str:
-    """The parameters of a class with their defaults; `own` are a data set's in their place."""
-    own = own or {}
-    columns = own.get("fields", {"prompt": "prompt", "answer": "answer"})
+def _options(cls: type[Any], one: DataSet | None = None) -> str:
+    """The parameters of a class with their defaults, or with a data set's own."""
+    own: dict[str, Any] = {}
+    columns: Mapping[str, str] = {"prompt": "prompt", "answer": "answer"}
+    if one is not None:
+        columns = one.fields
+        own = {
+            "template": one.template, "grader": one.grader, "grader_options": {},
+            "without": list(one.without), "test": one.held_out,
+            "max_new_tokens": one.max_new_tokens,
+        }  # fmt: skip
     words = []
     for key, parameter in inspect.signature(cls).parameters.items():
         default = own.get(key, parameter.default)
@@ -175,15 +182,6 @@ def _explain_set(one: DataSet) -> None:
     say("")
     if one.note:
         say(wrapped(one.note, 0) + "\n")
-
-
-def _own_options(one: DataSet) -> dict[str, Any]:
-    """The values of a set's own, for those of its options that are the set's unless given."""
-    return {
-        "fields": dict(one.fields), "template": one.template, "grader": one.grader,
-        "grader_options": {}, "without": list(one.without), "test": one.held_out,
-        "max_new_tokens": one.max_new_tokens,
-    }  # fmt: skip
 
 
 def _of_file(one: DataSet) -> str:

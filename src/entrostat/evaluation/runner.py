@@ -202,13 +202,12 @@ class Store:
         self._lock = hold(directory, "another process is evaluating there")
         make_directory(directory / "responses")
         self._kept = read_json(directory / SETTINGS)
-        before = self._kept.setdefault("subject", dict(subject))
-        if before != dict(subject):
+        changed = _changed(self._kept.setdefault("subject", dict(subject)), subject)
+        if changed:
             self._lock.close()
-            changed = [key for key in {*before, *subject} if before.get(key) != subject.get(key)]
             raise ValueError(
                 f"output {str(directory)!r} holds responses of another model ("
-                f"{', '.join(sorted(changed))} differs); choose another --output, or remove it"
+                f"{', '.join(changed)} differs); choose another --output, or remove it"
             )
         self._kept["threads"] = threads
 
@@ -220,16 +219,13 @@ class Store:
 
     def begin(self, one: ProblemSet, settings: Mapping[str, Any]) -> Responses:
         known = self._kept.setdefault("sets", {})
-        before, now = known.get(one.name), json.loads(json.dumps(settings))
-        if before is not None and before != now:
-            changed = [
-                f"{key} is {now.get(key)!r}, was {before.get(key)!r}"
-                for key in sorted({*before, *now})
-                if before.get(key) != now.get(key)
-            ]
+        now = json.loads(json.dumps(settings))
+        before = known.get(one.name, now)
+        if changed := _changed(before, now):
+            words = [f"{key} is {now.get(key)!r}, was {before.get(key)!r}" for key in changed[:3]]
             raise ValueError(
                 f"output {str(self.path)!r} holds responses of {one.name} under other settings: "
-                f"{', '.join(changed[:3])}; choose another --output"
+                f"{', '.join(words)}; choose another --output"
             )
         known[one.name] = now
         self.write(SETTINGS, self._kept)
@@ -242,6 +238,10 @@ class Store:
 
     def results(self) -> dict[str, Any]:
         return read_json(self.path / RESULTS)
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
 
 
 def threads_of(directory: Path) -> int:
