@@ -42,11 +42,10 @@ def study_verb(args: list[str]) -> int:
     ray, args = _take_ray(args)
     given, args = options(args, STUDY)
     jobs, seeds = number(given["jobs"], "jobs"), given["seeds"]
+    if seeds is not None:
+        seeds = [number(word, "seeds", 0, 2**32 - 1) for word in seeds.split(",")]
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
-    words = [] if seeds is None else seeds.split(",")
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise ValueError(f"--seeds takes whole numbers with commas between, got {seeds!r}")
     from ..study import run_study
 
     try:
@@ -54,7 +53,7 @@ def study_verb(args: list[str]) -> int:
             args, given["output"], jobs, given["trust-code"],
             quick=given["quick"], ray=ray, record=given["record"], claims=given["claims"],
             train=not given["report"], lean=given["lean"],
-            seeds=None if seeds is None else [int(word) for word in words],
+            seeds=seeds,
         )  # fmt: skip
     except KeyboardInterrupt:
         say("\ninterrupted; the same command goes on", sys.stderr)
@@ -64,11 +63,11 @@ def study_verb(args: list[str]) -> int:
 def _take_ray(args: list[str]) -> tuple[str | None, list[str]]:
     """`--ray`, `--ray=ADDRESS` or `--ray ADDRESS`; a study file behind it is no address."""
     for place, word in enumerate(args):
-        if word.startswith("--ray="):
-            return word.removeprefix("--ray="), args[:place] + args[place + 1 :]
-        if word == "--ray":
-            after = args[place + 1 : place + 2]
-            if after and (after[0] == "auto" or ":" in after[0]):
-                return after[0], args[:place] + args[place + 2 :]
-            return "local", args[:place] + args[place + 1 :]
+        flag, equals, address = word.partition("=")
+        if flag == "--ray":
+            rest = args[place + 1 :]
+            if not equals:
+                is_address = bool(rest) and (rest[0] == "auto" or ":" in rest[0])
+                address = rest.pop(0) if is_address else "local"
+            return address, args[:place] + rest
     return None, args

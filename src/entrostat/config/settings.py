@@ -1,7 +1,7 @@
 """The configuration of a training run: dataclasses.
 
 `method` and `task` are open tables, since their parameters depend on the name, and so are `trl` and
-`verl`, whose keys are another library's; their flags are read by `cli/open_flags.py`.
+`verl`, whose keys are another library's; their flags are read by `cli/flags.py`.
 """
 
 from __future__ import annotations

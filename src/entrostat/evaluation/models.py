@@ -193,9 +193,9 @@ def _check(sets: list[ProblemSet]) -> None:
         size = one.task.size(one.split)
         if size is not None and size < 1:
             raise ValueError(f"set {one.name!r}: it has no problems")
-        if (other := files.setdefault(one.file.lower(), one.name)) != one.name:
+        other = files.get(one.file.lower())
+        if other == one.name:
+            raise ValueError(f"set {other!r} is named twice")
+        if other is not None:
             raise ValueError(f"sets {other!r} and {one.name!r} would share the file {one.file!r}")
-    names = [one.name for one in sets]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"set {name!r} is named twice")
+        files[one.file.lower()] = one.name

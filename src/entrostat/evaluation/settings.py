@@ -127,8 +127,9 @@ class EvalConfig:
     def decoding(self, task: str) -> Decoding:
         """For a task by name: the preset's, with what is given beside it."""
         found = PRESETS[self.preset].decoding(task) if self.preset != "none" else Decoding()
+        tokens = found.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
         if self.greedy:
-            return dataclasses.replace(GREEDY, max_new_tokens=self._tokens(found))
+            return dataclasses.replace(GREEDY, max_new_tokens=tokens)
         given = {
             key: value
             for key in ("k", "temperature", "top_p")
@@ -137,10 +138,7 @@ class EvalConfig:
         if found.greedy and (given or self.greedy is False):
             # a temperature or several responses are asked for where the paper takes one, the best
             found = Decoding(k=1)
-        return dataclasses.replace(found, **given, max_new_tokens=self._tokens(found))
-
-    def _tokens(self, found: Decoding) -> int | None:
-        return found.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
+        return dataclasses.replace(found, **given, max_new_tokens=tokens)
 
     def names(self) -> list[str]:
         return [name for part in self.on.split(",") if (name := part.strip())]
