@@ -120,9 +120,6 @@ def eval_verb(args: list[str]) -> int:
             f"out of GPU memory. Lower --batch (now {config.batch}) or --micro-batch (now "
             f"{config.micro_batch})", code=1,
         )  # fmt: skip
-    except KeyboardInterrupt:
-        say("\ninterrupted; the same command goes on", sys.stderr)
-        return 130
     found = [each for _, each in results]
     for name in dict.fromkeys(name for each in found for name in each["sets"]):
         _show(name, [(each["model"], each["sets"][name]) for each in found if name in each["sets"]])

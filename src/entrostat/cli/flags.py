@@ -102,13 +102,14 @@ def read(args: list[str], known: Mapping[str, str]) -> tuple[dict[str, Any], lis
     rest, words = [], iter(args)
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in known:
+        takes = known.get(name)
+        if not word.startswith("--") or takes is None or (equals and not takes):
             rest.append(word)
-        elif not known[name]:
+        elif not takes:
             given[name] = True
         else:
             value = value if equals else _value(name, words)
-            given[name] = [*(given[name] or ()), value] if "..." in known[name] else value
+            given[name] = [*(given[name] or ()), value] if "..." in takes else value
     return given, rest
 
 

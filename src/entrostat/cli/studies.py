@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-from .._text import say
 from .flags import number, options
 
 STUDY = """\
@@ -48,16 +45,11 @@ def study_verb(args: list[str]) -> int:
         raise ValueError("study takes one file or more, or a directory of them, got none")
     from ..study import run_study
 
-    try:
-        return run_study(
-            args, given["output"], jobs, given["trust-code"],
-            quick=given["quick"], ray=ray, record=given["record"], claims=given["claims"],
-            train=not given["report"], lean=given["lean"],
-            seeds=seeds,
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        say("\ninterrupted; the same command goes on", sys.stderr)
-        return 130
+    return run_study(
+        args, given["output"], jobs, given["trust-code"],
+        quick=given["quick"], ray=ray, record=given["record"], claims=given["claims"],
+        train=not given["report"], lean=given["lean"], seeds=seeds,
+    )  # fmt: skip
 
 
 def _take_ray(args: list[str]) -> tuple[str | None, list[str]]:
