@@ -1,6 +1,8 @@
 """From words of the command line to values.
 
-Open tables are `method` and `task`, whose keys depend on a name, and those of hosts.
+A verb's options are those that its help text lists (`options`); settings of a dataclass are tyro's
+(`dataclass_flags`). Open tables are `method` and `task`, whose keys depend on a name, and those of
+hosts.
 """
 
 from __future__ import annotations
