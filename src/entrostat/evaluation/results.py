@@ -49,10 +49,6 @@ def figures(
     return found
 
 
-def spelt(figure: str) -> str:
-    return _SPELT.get(figure, figure.replace("_", " "))
-
-
 def side_by_side(
     entries: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, tuple[str, list[dict[str, float | None] | None]]]:
@@ -67,7 +63,8 @@ def side_by_side(
         figures = [entry["metrics"].get(name.replace("{k}", str(entry["k"]))) for entry in entries]
         known = [one if one is not None and one["value"] is not None else None for one in figures]
         if any(known):
-            found[name] = (spelt(name.replace("{k}", k)), known)
+            label = _SPELT.get(name, name.replace("{k}", k).replace("_", " "))
+            found[name] = (label, known)
     return found
 
 
