@@ -47,7 +47,7 @@ def test_trl(
         (["analyze", "a", "b"], "is neither a file nor a directory"),
         (["analyze", "x", "--format", "comet"], "format 'comet' is unknown"),
         (["law", "nowhere"], "'nowhere' is neither a file nor a directory"),
-        (["law", "x", "--share", "much"], "--share must be a number between 0 and 1, got 'much'"),
+        (["law", "x", "--share", "much"], "--share must be a number from 0 to 1, got 'much'"),
         (["law", "x", "--scores", "a"], "unknown option '--scores'"),
         (["train", "--analyze", "10"], "takes no value of its own; write --analyze.every 10"),
         (["train", "--analyze", "each=10"], "--analyze.each"),

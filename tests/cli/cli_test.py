@@ -17,7 +17,7 @@ import pytest
 import entrostat as es
 from builders import json_lines, refused
 from entrostat.cli import _HELP, main, training
-from entrostat.cli.flags import dataclass_flags
+from entrostat.cli.flags import dataclass_flags, listed, options
 from entrostat.config import TrainConfig
 from entrostat.study.file import read_study
 from processes import alive, run_code
@@ -161,6 +161,18 @@ def test_train_alone_makes_a_first_run_and_says_what_next(
     )
 
 
+def test_the_options_of_a_verb_are_those_of_its_help() -> None:
+    text = (
+        "usage: entrostat verb\n\n  --a FILE, --b N  said\n  --c  a switch, as --d is not\n"
+        "  --e X ...\n                   --f\n"
+    )
+    assert listed(text) == {"a": "FILE", "b": "N", "c": "", "e": "X ..."}
+    given, words = options(["w", "--e=1", "--c", "--e", "2", "--a", "x"], text)
+    assert (given, words) == ({"a": "x", "b": None, "c": True, "e": ["1", "2"]}, ["w"])
+    refused(lambda: options(["--f"], text), "unknown option '--f'", "entrostat verb --help")
+    refused(lambda: options(["--c"], text, "a file"), "verb needs a file")
+
+
 def test_help_of_a_verb_by_either_spelling(capsys: pytest.CaptureFixture) -> None:
     assert main(["law", "--help"]) == 0
     asked = capsys.readouterr().out
@@ -209,6 +221,7 @@ def test_help_of_a_verb_by_either_spelling(capsys: pytest.CaptureFixture) -> Non
         (["report", "absent"], "absent"),
         (["study", "absent.toml"], "cannot read it"),
         (["study", "a", "--jobs", "x"], "--jobs must be"),
+        (["diagnose", "a", "--json=false"], "unknown option '--json'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -530,7 +530,7 @@ def test_the_verb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--prompts", "0"], "--prompts must be a whole number above 0, got '0'"),
+        (["--prompts", "0"], "--prompts must be a whole number from 1 to 9999, got '0'"),
         (["--promts", "3"], "unknown option"),
         (["--method", "grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
         (["runs", "--prompts", "3"], "takes no --prompts"),

@@ -241,7 +241,7 @@ def test_calibration_where_all_are_right_has_no_gap():
 @pytest.mark.parametrize(
     ("logp", "score", "bins", "words"),
     [
-        ([-1.0], [1, 0], 30, "logp has 1 responses and score 2"),
+        ([-1.0], [1, 0], 30, "logp has 1 values and score 2"),
         ([-1.0, 0.5], [1, 0], 30, "logp[1] is 0.5"),
         ([-1.0, -np.inf], [1, 0], 30, "logp[1] is -inf"),
         ([], [], 30, "logp must be one list"),

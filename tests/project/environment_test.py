@@ -99,7 +99,7 @@ def test_the_report_for_people_names_no_place(capsys: pytest.CaptureFixture) -> 
 
 @pytest.mark.parametrize(
     ("more", "given"),
-    [(["runs"], "'runs'"), (["--prompts", "4"], "'--prompts 4'"), (["--seed", "1"], "'--seed'")],
+    [(["runs"], "'runs'"), (["--prompts", "4"], "'--prompts'"), (["--seed", "1"], "'--seed'")],
 )
 def test_the_report_takes_nothing_else(
     more: list[str], given: str, capsys: pytest.CaptureFixture

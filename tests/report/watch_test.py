@@ -394,8 +394,8 @@ def test_other_addresses_of_this_machine_want_a_token(tmp_path):
     [
         (["RUN", "--port", "70000"], "--port must be a whole number from 0 to 65535, got '70000'"),
         (["RUN", "--port", "-1"], "--port must be a whole number"),
-        (["RUN", "--every", "0"], "--every must be seconds, from 0.1 to 86400, got '0'"),
-        (["RUN", "--every", "nan"], "--every must be seconds"),
+        (["RUN", "--every", "0"], "--every must be a number from 0.1 to 86400, got '0'"),
+        (["RUN", "--every", "nan"], "--every must be a number"),
         (["RUN", "--host", "no such"], "--host 'no such' is no address"),
         (["RUN", "--hots", "x"], "Did you mean '--host'?"),
         (["RUN", "--open", "--token"], "leave it out, and open the address that is printed"),

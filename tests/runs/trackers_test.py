@@ -100,7 +100,7 @@ def test_the_setting_is_a_name_a_list_or_a_table(tmp_path: Path) -> None:
     ("log", "more", "words"),
     [
         ("tensorbord", {}, "Did you mean 'tensorboard'"),
-        (["wandb", "wandb"], {}, "log.to names 'wandb' twice"),
+        (["wandb", "wandb"], {}, "log.to names a tracker twice: wandb, wandb"),
         ({"to": [], "project": " "}, {}, "log.project is empty"),
         ({"to": [], "name": "a/b"}, {}, "without a slash"),
         ({"to": [], "name": "a\nb"}, {}, "of one line"),

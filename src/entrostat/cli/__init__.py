@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from .._names import unknown
 from .._text import open_streams, say
 from .._version import __version__
+from ..errors import RunStopped
 from . import catalogue, doctor, evaluate, models, runs, studies, tasks, training, watch
 from .terminal import show_warning, tell
 
@@ -44,8 +45,9 @@ Look:
 """
 
 
+Verb = Callable[[list[str]], int]
 # what a verb does, its help, and whether it does something without words
-_VERBS: dict[str, tuple[Callable[[list[str]], int], str, bool]] = {
+_VERBS: dict[str, tuple[Verb, str, bool]] = {
     "train": (training.train_verb, training.TRAIN, True),
     "doctor": (doctor.doctor_verb, doctor.DOCTOR, False),
     "study": (studies.study_verb, studies.STUDY, False),
@@ -72,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     open_streams()
     warnings.showwarning = show_warning
+    verb: Verb | None = None
     try:
         if args[:1] == ["help"] and len(args) > 1:
             args = [args[1], "--help"]
@@ -91,10 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(text.rstrip())
             return 0 if args else 2
         return verb(args)
+    except RunStopped as error:
+        return tell(str(error), code=1)
     except ValueError as error:
         return tell(str(error))
     except OSError as error:  # the last net: a place that cannot be read or written
         return tell(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), code=1)
     except KeyboardInterrupt:
-        say("\ninterrupted", sys.stderr)
+        resumes = verb in (studies.study_verb, evaluate.eval_verb)
+        say("\ninterrupted" + "; the same command goes on" * resumes, sys.stderr)
         return 130

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from .._names import refuse_options
 from .._text import say
+from .flags import one_name
 from .terminal import say_entry, wrapped
 
 if TYPE_CHECKING:
@@ -29,40 +29,15 @@ are listed with their package, which is imported when one of its names is used.
 
 
 def methods_verb(args: list[str]) -> int:
-    """List the methods, or explain one."""
-    refuse_options(args, "entrostat methods", ("help",))
-    if len(args) > 1:
-        raise ValueError(f"methods takes one name, got {' '.join(args)}")
+    name = one_name(args, METHODS)
+    if name is not None:
+        _explain(name)
+        return 0
     from ..core.advantages import ESTIMATORS
-    from ..core.advantages import advantages as estimate
-    from ..core.objective import make_objective
-    from ..method import imported, methods, unknown_method
+    from ..method import methods
     from ..method.base import HOSTS
 
-    if args:
-        args = [imported(args[0])]
     known = methods()
-    if args:
-        if args[0] in ESTIMATORS:
-            doc = inspect.getdoc(estimate) or ""
-            (line,) = (w for w in doc.splitlines() if w.startswith(f"{args[0]} "))
-            say(f"{args[0]} (advantage estimator): {line.removeprefix(args[0]).strip()}")
-            if args[0] not in known:
-                return 0
-            say("\nBeside other methods the name means this estimator. Alone it is the recipe:\n")
-        if args[0] not in known:
-            raise ValueError(unknown_method(args[0]))
-        info = known[args[0]]
-        say(f"{info.name} ({info.kind}; {_source(info)})\n\n{info.doc}\n")
-        say(f"alone: {make_objective(info.name)}")
-        if info.baseline:
-            say(f"fair baseline: {info.baseline} (differs in this method alone)")
-        say(f"needs: {', '.join(info.needs) or 'nothing beyond log-probs and advantages'}")
-        say(f"hosts: {', '.join(info.hosts)}")
-        say("parameters:" if info.parameters else "parameters: none")
-        for key, value in info.parameters.items():
-            say(f"  {key} = {value}")
-        return 0
     legend = (
         "In brackets: the paper and its section (docs/paper_index.md says which paper), what the "
         "method needs beyond log-probs and advantages, and where it runs if not everywhere."
@@ -81,6 +56,32 @@ def methods_verb(args: list[str]) -> int:
     _list_packages(known)
     say(f"advantage estimators (--advantage, or among the methods): {', '.join(ESTIMATORS)}")
     return 0
+
+
+def _explain(name: str) -> None:
+    from ..core.advantages import ESTIMATORS, advantages
+    from ..core.objective import make_objective
+    from ..method import imported, methods, unknown_method
+
+    name = imported(name)
+    info = methods().get(name)
+    if name in ESTIMATORS:
+        doc = inspect.getdoc(advantages) or ""
+        (line,) = (w for w in doc.splitlines() if w.startswith(f"{name} "))
+        say(f"{name} (advantage estimator): {line.removeprefix(name).strip()}")
+        if info is None:
+            return
+        say("\nBeside other methods the name means this estimator. Alone it is the recipe:\n")
+    if info is None:
+        raise ValueError(unknown_method(name))
+    say(f"{name} ({info.kind}; {_source(info)})\n\n{info.doc}\n\nalone: {make_objective(name)}")
+    if info.baseline:
+        say(f"fair baseline: {info.baseline} (differs in this method alone)")
+    say(f"needs: {', '.join(info.needs) or 'nothing beyond log-probs and advantages'}")
+    say(f"hosts: {', '.join(info.hosts)}")
+    say("parameters:" if info.parameters else "parameters: none")
+    for key, value in info.parameters.items():
+        say(f"  {key} = {value}")
 
 
 def _source(info: MethodInfo) -> str:

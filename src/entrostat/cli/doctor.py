@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from .flags import take, take_switch, whole
-from .terminal import quiet_libraries, tell
+from .flags import number, read
+from .terminal import quiet_libraries
+from .training import FROM_FILE, configured
 
 if TYPE_CHECKING:
     from ..diagnosis.doctor import Finding
 
 _NAMED = 4  # runs of a directory that a message names
 DOCTOR = """\
-usage: entrostat doctor [--config FILE.toml] [any flag of train] [--prompts N]
-                        [--rollouts FILE_OR_RUN] [--json]
+usage: entrostat doctor [--config FILE.toml] [any flag of train] [OPTIONS]
        entrostat doctor RUN_OR_LOG [--json]
        entrostat doctor --environment [--json]
 
@@ -36,8 +37,7 @@ Examples:
                   output cast)
   cancellation    entropy as the difference of two large numbers
   mismatch        the sampler's log-probs are not the trainer's
-  temperature     tokens, sampler or trainer are at another temperature than is
-                  set
+  temperature     tokens, sampler or trainer are at another temperature than set
   padding         places after a completion's end in the mean
   eos             completions do not end, or their end is not trained on
   group           one rollout a prompt, and nothing to compare it with
@@ -49,92 +49,71 @@ Examples:
   penalties       a method that changes no token's gradient
 
   --prompts N    sampled, a group of rollouts each; default 8
-  --rollouts X   a run's first rollouts, or a dump of some, in the place of
-                 sampled ones
-  --environment  for bug reports: versions, extras and devices; nothing else is
-                 checked
+  --rollouts X   a run's first rollouts, or a dump, in place of sampled ones
+  --environment  versions, extras and devices, for bug reports; checks nothing
   --json         for programs: a list of findings
   --trust-code   import the code (MODULE:NAME) that the file names
 
-Exit code: 0 nothing is wrong, 1 something is, 2 it cannot be asked. The checks
-that need no model are made at the start of every `train`, too. docs/doctor.md
-has their limits and reasons.
+Exit code: 0 nothing is wrong, 1 something is, 2 it cannot be asked. `train`
+makes the checks that need no model, too. docs/doctor.md has limits and reasons.
 """
 
 
 def doctor_verb(args: list[str]) -> int:
-    """Look for faults in a configuration and its first rollouts, or in what a run left."""
-    plain, args = take_switch(args, "json")
-    prompts, args = take(args, "prompts")
-    whole(prompts, "prompts")
-    rollouts, args = take(args, "rollouts")
+    own = {"json": "", "environment": ""}
+    given, args = read(args, {**own, "prompts": "N", "rollouts": "X", **FROM_FILE})
+    prompts = number(given["prompts"], "prompts")
+    others = [f"--{name}" for name, value in given.items() if value and name not in own]
     quiet_libraries()
-    environment, args = take_switch(args, "environment")
-    if environment:
-        return _environment(args, prompts, rollouts, plain)
-    from ..errors import RunStopped
+    if given["environment"]:
+        if wrong := [*args, *others]:
+            raise ValueError(
+                f"doctor --environment takes --json alone, got {wrong[0]!r}; remove it"
+            )
+        from .environment import environment_lines, environment_report
 
-    try:
-        if args and not args[0].startswith("-"):
-            return _show(_of_run(args, prompts, rollouts), plain)
-        return _show(_of_config(args, prompts, rollouts), plain)
-    except RunStopped as error:
-        return tell(str(error), code=1)
+        report = environment_report()
+        say(json.dumps(report, indent=2) if given["json"] else "\n".join(environment_lines(report)))
+        return 0
+    if args and not args[0].startswith("-"):
+        findings = _of_run(args[0], [*args[1:], *others])
+    else:
+        findings = _of_config(given, args, prompts)
+    from ..diagnosis.doctor import lines
+
+    if given["json"]:
+        say(json.dumps([finding.to_dict() for finding in findings], indent=2))
+    else:
+        say("\n".join(lines(findings)))
+    return int(any(finding.wrong for finding in findings))
 
 
-def _environment(args: list[str], prompts: str | None, rollouts: str | None, plain: bool) -> int:
-    if args or prompts or rollouts:
-        given = (args or [f"--prompts {prompts}" if prompts else f"--rollouts {rollouts}"])[0]
-        raise ValueError(f"doctor --environment takes --json alone, got {given!r}; remove it")
-    from .environment import environment_lines, environment_report
-
-    report = environment_report()
-    say(json.dumps(report, indent=2) if plain else "\n".join(environment_lines(report)))
-    return 0
-
-
-def _of_run(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:
-    if len(args) > 1 or prompts or rollouts:
-        given = [
-            *args[1:],
-            *(f"--{n}" for n, v in (("prompts", prompts), ("rollouts", rollouts)) if v),
-        ]
+def _of_run(path: str, others: list[str]) -> list[Finding]:
+    if others:
         raise ValueError(
-            f"doctor {args[0]!r} reads what a run left, and takes no {given[0]}; to sample, give "
-            f"the configuration: entrostat doctor --config {args[0]}/config.toml"
+            f"doctor {path!r} reads what a run left, and takes no {others[0]}; to sample, give "
+            f"the configuration: entrostat doctor --config {path}/config.toml"
         )
     from ..diagnosis.doctor import examine_run
     from ..logs.importers import read_all
 
-    runs, _ = read_all(args[0])
+    runs, _ = read_all(path)
     if len(runs) > 1:
         raise ValueError(
-            f"doctor {args[0]!r}: {len(runs)} runs lie there; name one: "
+            f"doctor {path!r}: {len(runs)} runs lie there; name one: "
             + ", ".join(str(run.path) for run in runs[:_NAMED])
             + f" and {len(runs) - _NAMED} more" * (len(runs) > _NAMED)
         )
     return examine_run(runs[0])
 
 
-def _of_config(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:
+def _of_config(given: Mapping[str, Any], args: list[str], prompts: int | None) -> list[Finding]:
     from ..config import check_model
-    from .training import configured
 
-    file, args = take(args, "config")
-    config = configured(args, "entrostat doctor", DOCTOR, file)
+    config = configured(given, args, "entrostat doctor", DOCTOR)
     check_model(config.model)
     from ..diagnosis.doctor import PROMPTS, rollouts_at
     from ..trainers.lab import examine
 
-    recorded = None if rollouts is None else rollouts_at(rollouts)
-    return examine(config, prompts=int(prompts or PROMPTS), rollouts=recorded)
-
-
-def _show(findings: list[Finding], plain: bool) -> int:
-    from ..diagnosis.doctor import lines
-
-    if plain:
-        say(json.dumps([finding.to_dict() for finding in findings], indent=2))
-    else:
-        say("\n".join(lines(findings)))
-    return int(any(finding.wrong for finding in findings))
+    recorded = None if given["rollouts"] is None else rollouts_at(given["rollouts"])
+    return examine(config, prompts=prompts or PROMPTS, rollouts=recorded)

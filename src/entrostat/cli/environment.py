@@ -30,10 +30,10 @@ def environment_report() -> dict[str, Any]:
     extras = _extras()
     trl = extras.get("trl", {}).get("trl", {}).get("required", "")
     tested = {"trl": trl.removeprefix("=="), "verl": VERSION}
+    names = ("git", "python", "platform", "processors", "processor", "gpus")
     return {
         "entrostat": __version__,
-        **{key: known[key] for key in ("git", "python", "platform", "processors", "processor")},
-        "gpus": known["gpus"],
+        **{key: known[key] for key in names},
         "device": str(device_of("auto")),
         "trainers": {
             name: {"tested": version, "installed": _version(name)}
@@ -56,17 +56,16 @@ def environment_lines(report: dict[str, Any]) -> list[str]:
         tested = versions["tested"] or "unknown, entrostat is not installed as a package"
         lines.append(f"{name:<9}  {versions['installed'] or 'not installed'}; tested with {tested}")
     for name, packages in report["extras"].items():
-        said = ", ".join(f"{package} {_state(each)}" for package, each in packages.items())
+        words = []
+        for package, state in packages.items():
+            version = state["installed"]
+            odd = version is not None and not state["fits"]
+            words.append(f"{package} {version or 'missing'}")
+            words[-1] += f" (required: {state['required']})" * odd
         start = f"[{name}]  " if name else "dependencies  "
-        lines += textwrap.wrap(start + said, 98, subsequent_indent="    ", break_on_hyphens=False)
+        text = start + ", ".join(words)
+        lines += textwrap.wrap(text, 98, subsequent_indent="    ", break_on_hyphens=False)
     return lines
-
-
-def _state(package: dict[str, Any]) -> str:
-    if package["installed"] is None:
-        return "missing"
-    wrong = f" (required: {package['required']})"
-    return package["installed"] + wrong * (not package["fits"])
 
 
 def _extras() -> dict[str, dict[str, dict[str, Any]]]:
@@ -74,29 +73,18 @@ def _extras() -> dict[str, dict[str, dict[str, Any]]]:
         about = metadata.metadata("entrostat")
     except metadata.PackageNotFoundError:
         return {}
-    requirements = [Requirement(line) for line in metadata.requires("entrostat") or ()]
-    names = [name for name in about.get_all("Provides-Extra") or () if name not in _LEFT_OUT]
-    always = [one for one in requirements if _applies(one, "")]
-    extras = {"": always}
-    for name in names:
-        extras[name] = [one for one in requirements if _applies(one, name) and one not in always]
-    return {
-        name: {one.name: _package(one) for one in group if one.name != "entrostat"}
-        for name, group in extras.items()
-    }
-
-
-def _applies(requirement: Requirement, extra: str) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-
-
-def _package(requirement: Requirement) -> dict[str, Any]:
-    version = _version(requirement.name)
-    return {
-        "installed": version,
-        "required": str(requirement.specifier),
-        "fits": version is not None and requirement.specifier.contains(version, prereleases=True),
-    }
+    extras: dict[str, dict[str, dict[str, Any]]] = {"": {}}
+    extras |= {name: {} for name in about.get_all("Provides-Extra") or () if name not in _LEFT_OUT}
+    for one in map(Requirement, metadata.requires("entrostat") or ()):
+        applying = [n for n in extras if one.marker is None or one.marker.evaluate({"extra": n})]
+        for name in applying[:1] if "" in applying else applying:
+            if one.name != "entrostat":
+                version = _version(one.name)
+                fits = version is not None and one.specifier.contains(version, prereleases=True)
+                extras[name][one.name] = {
+                    "installed": version, "required": str(one.specifier), "fits": fits,
+                }  # fmt: skip
+    return extras
 
 
 def _version(package: str) -> str | None:

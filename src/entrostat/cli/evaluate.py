@@ -5,27 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import console, say
-from ..errors import MissingExtraError
-from .flags import (
-    apply_open_flags,
-    dataclass_flags,
-    options,
-    take,
-    take_open_flags,
-    take_switch,
-)
-from .terminal import quiet_libraries, tell
+from .flags import apply_open_flags, dataclass_flags, options, read, take_open_flags
+from .terminal import quiet_libraries, say_page, tell
 
 if TYPE_CHECKING:
-    from ..evaluation.checkpoint_correlation import Correlation, OfSet
-    from ..evaluation.evaluate import Table
+    from ..evaluation.checkpoint_correlation import OfSet
 
 EVAL = """\
 usage: entrostat eval MODEL_OR_RUN... --on NAME[,NAME] [OPTIONS]
@@ -76,26 +68,32 @@ lm_eval/ (as lm-evaluation-harness writes); docs/evaluation.md.
 
 
 def eval_verb(args: list[str]) -> int:
-    """Evaluate models and runs on sets of problems."""
     from ..config import TrainConfig
     from ..evaluation.settings import EvalConfig
     from ..tasks.trust import refuse_code
 
-    checkpoints, args = take_switch(args, "checkpoints")
-    trusted, args = take_switch(args, "trust-code")
-    allowed, args = take(args, "sandbox")
-    if allowed is not None:
-        args = [*args, "--scoring.sandbox", allowed]
+    given, args = read(args, {"checkpoints": "", "trust-code": "", "sandbox": "WORD"})
+    if given["sandbox"] is not None:
+        args = [*args, "--scoring.sandbox", given["sandbox"]]
     start = next((i for i, word in enumerate(args) if word.startswith("-")), len(args))
     specs, flags = args[:start], args[start:]
-    flags, open_flags = take_open_flags(_with_value(flags, "--greedy"))
-    options = _options(open_flags)
+    for place, (word, after) in enumerate(pairwise([*flags, ""])):  # `--greedy` alone means true
+        if word == "--greedy" and after.lower() not in ("true", "false", "none"):
+            flags[place] = "--greedy=true"
+    flags, open_flags = take_open_flags(flags)
+    for path, text in open_flags:
+        if path == ["task"]:
+            raise ValueError(f"--task {text}: sets are named by --on, --on {text}")
+        if path[0] != "task":
+            raise ValueError(f"unknown option '--{'.'.join(path)}'; see entrostat eval --help")
+    options = apply_open_flags({}, open_flags)["task"]
+    del options["name"]
     config: Any = dataclass_flags(EvalConfig, EvalConfig(), flags, "entrostat eval", EVAL)
     if not specs:
         raise ValueError(
             "name what to evaluate first: entrostat eval MODEL_OR_RUN... --on NAME; see --help"
         )
-    if allowed is not None:
+    if given["sandbox"] is not None:
         from ..sandbox import use
 
         use(config.scoring.sandbox)
@@ -103,79 +101,75 @@ def eval_verb(args: list[str]) -> int:
     from ..evaluation.evaluate import plan
 
     def check(run: TrainConfig) -> None:
-        if not trusted:
+        if not given["trust-code"]:
             refuse_code({"task": run.task}, "the run")
 
-    subjects, sets = plan(specs, config, options, checkpoints, check)
+    subjects, sets = plan(specs, config, options, given["checkpoints"], check)
 
     import torch
 
-    from ..errors import RunStopped
-    from ..evaluation.evaluate import run_evaluation, tables
-    from ..evaluation.progress import Shown
+    from ..evaluation.evaluate import run_evaluation
+    from ..evaluation.progress import Display
     from ..report.evaluation import write_page
 
     try:
-        with closing(Shown()) as display:
+        with closing(Display(sys.stdout)) as display:
             root, results = run_evaluation(subjects, sets, config, display)
-    except RunStopped as error:
-        return tell(str(error), code=1)
     except torch.OutOfMemoryError:
         return tell(
             f"out of GPU memory. Lower --batch (now {config.batch}) or --micro-batch (now "
             f"{config.micro_batch})", code=1,
         )  # fmt: skip
-    except KeyboardInterrupt:
-        say("\ninterrupted; the same command goes on", sys.stderr)
-        return 130
-    for table in tables([found for _, found in results]):
-        _show(table)
+    found = [each for _, each in results]
+    for name in dict.fromkeys(name for each in found for name in each["sets"]):
+        _show(name, [(each["model"], each["sets"][name]) for each in found if name in each["sets"]])
     say(f"results: {root}")
-    try:
-        say(f"report: {write_page(root, results)}")
-    except MissingExtraError as error:
-        say(f"no page: {error}")
+    say_page(write_page, root, results)
     return 0
 
 
-def _with_value(args: list[str], switch: str) -> list[str]:
-    """`--switch` alone means true."""
-    words = []
-    for place, word in enumerate(args):
-        words.append(word)
-        after = "".join(args[place + 1 : place + 2])
-        if word == switch and after.lower() not in ("true", "false", "none"):
-            words.append("true")
-    return words
+_SHOWN = (
+    "avg@{k}", "pass@1", "pass@{k}", "maj@{k}", "distinct", "ngram_diversity", "self_bleu",
+    "clusters", "entropy", "prompt_entropy", "prompt_entropy_ratio", "logp_gap", "auroc", "ece",
+    "length", "truncated", "failed",
+)  # fmt: skip
 
 
-def _options(flags: list[tuple[list[str], str]]) -> dict[str, Any]:
-    for path, text in flags:
-        if path == ["task"]:
-            raise ValueError(f"--task {text}: sets are named by --on, --on {text}")
-        if path[0] != "task":
-            raise ValueError(f"unknown option '--{'.'.join(path)}'; see entrostat eval --help")
-    return {k: v for k, v in apply_open_flags({}, flags)["task"].items() if k != "name"}
-
-
-def _show(found: Table) -> None:
-    """A set's table; where it does not fit the terminal, figures without their intervals."""
+def _show(name: str, models: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """A set's figures by model; where they do not fit the terminal, without their intervals."""
     from rich.text import Text
 
+    from ..evaluation.results import side_by_side
     from ..study.tables import plain_table
 
+    entries = [entry for _, entry in models]
+    figures = side_by_side(entries, _SHOWN)
+    if all(entry["k"] == 1 for entry in entries):
+        figures.pop("pass@1", None)
+    if not any(one and one["value"] for one in figures.get("failed", ("", []))[1]):
+        figures.pop("failed", None)
+    rows = [[_cell(one) for one in cells] for _, cells in figures.values()]
     screen = console()
-    columns = list(zip(*(cells for _, cells in found.rows), strict=True))
+    columns = zip(*rows, strict=True)
     wide = sum(max(map(len, column), default=0) + 2 for column in columns) + 24 > screen.width
     drawn = plain_table(None)
-    drawn.title, drawn.title_justify = Text(found.title), "left"
+    counts = " / ".join(dict.fromkeys(f"{entry['n']} problems x {entry['k']}" for entry in entries))
+    drawn.title, drawn.title_justify = Text(f"{name}: {counts}"), "left"
     drawn.add_column("")
-    for model in found.models:
+    for model, _ in models:
         drawn.add_column(Text(model), justify="right", overflow="fold")
-    for name, cells in found.rows:
+    for (label, _), cells in zip(figures.values(), rows, strict=True):
         shown = [cell.partition(" [")[0] if wide else cell for cell in cells]
-        drawn.add_row(Text(name), *map(Text, shown))
+        drawn.add_row(Text(label), *map(Text, shown))
     screen.print(drawn)
+
+
+def _cell(figure: Mapping[str, float | None] | None) -> str:
+    """A figure with its interval, 0.430 [0.380, 0.490]; empty where there is none."""
+    if figure is None:
+        return ""
+    interval = "" if figure["low"] is None else f" [{figure['low']:.3f}, {figure['high']:.3f}]"
+    return f"{figure['value']:.3f}{interval}"
 
 
 OVER = """\
@@ -204,16 +198,15 @@ _POWER = re.compile(r"(?:pass|maj)@(\d+)")
 
 
 def over_verb(args: list[str]) -> int:
-    """Print the tables; write them and a figure where asked for."""
-    given, args = options(args, "entrostat eval --over", ("output",))
+    given, args = options(args, OVER)
     from ..evaluation.checkpoint_correlation import over
 
     sets = over(args)
     for one in sets:
         _show_over(one)
-    if (output := given["output"]) is not None:
-        _write(Path(output), sets)
-        say(f"written: {output}")
+    if given["output"] is not None:
+        _write(Path(given["output"]), sets)
+        say(f"written: {given['output']}")
     return 0
 
 
@@ -223,28 +216,26 @@ def _show_over(one: OfSet) -> None:
     from ..evaluation.checkpoint_correlation import ENTROPIES
     from ..study.tables import plain_table
 
-    runs = len(one.runs)
-    across = "" if runs == 1 else f" of {runs} runs"
-    title = f"{escape(one.name)}: {len(one.points)} checkpoints{across}\n"
-    table = plain_table(f"{title}Spearman's correlation with the entropy of ...")
+    across = "" if len(one.runs) == 1 else f" of {len(one.runs)} runs"
+    say(f"{one.name}: {len(one.points)} checkpoints{across}")
+    table = plain_table("Spearman's correlation with the entropy of ...")
     table.add_column("figure", overflow="fold")
     for kind in ENTROPIES:
         table.add_column(kind, justify="right", no_wrap=True)
-        if runs > 1:
+        if across:
             table.add_column("mean\nof runs", justify="right", no_wrap=True)
-    for figure, kinds in one.pooled.items():
-        if _listed(figure, one.score):
-            cells = []
-            for kind in ENTROPIES:
-                cells.append(_cell(kinds.get(kind)))
-                if runs > 1:
-                    mean = one.mean_of_runs(figure, kind)
-                    cells.append("-" if mean is None else f"{mean:+.3f}")
-            table.add_row(escape(figure), *cells)
+    for figure in (figure for figure in one.pooled if _listed(figure, one.score)):
+        cells = []
+        for kind in ENTROPIES:
+            found, mean = one.pooled[figure].get(kind), one.mean_of_runs(figure, kind)
+            cells.append("-")
+            if found is not None:
+                cells[-1] = f"{found.rho:+.3f}\n[dim]p {_p(found.p)}, n {found.n}[/]"
+            if across:
+                cells.append("-" if mean is None else f"{mean:+.3f}")
+        table.add_row(escape(figure), *cells)
     if table.row_count:
         console().print(table)
-    else:
-        say(title.rstrip())
     words = {"cumulative": "cumulative entropy", "iteration": "the iteration"}
     for key, found in one.shared.items():
         say(
@@ -255,12 +246,6 @@ def _show_over(one: OfSet) -> None:
     for note in one.notes:
         say(note)
     say()
-
-
-def _cell(found: Correlation | None) -> str:
-    if found is None:
-        return "-"
-    return f"{found.rho:+.3f}\n[dim]p {_p(found.p)}, n {found.n}[/]"
 
 
 def _listed(figure: str, score: str | None) -> bool:

@@ -1,19 +1,21 @@
 """From words of the command line to values.
 
-Open tables are `method` and `task`, whose keys depend on a name, and those of hosts.
+A verb's options are those that its help text lists (`options`); settings of a dataclass are tyro's
+(`dataclass_flags`). Open tables are `method` and `task`, whose keys depend on a name, and those of
+hosts.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._names import refuse_options, unknown
 from ..config import TrainConfig, toml_value
 
-SOURCE = ("format", "step", "entropy", "score")  # how another trainer's log is to be read
 _HOSTS = ("trl", "verl")  # tables of keys that are another library's
 
 
@@ -28,7 +30,8 @@ def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: st
 
     hints = _flags(cls)
     args = ["--help" if word == "--help-all" else word for word in args]
-    args = _with_booleans(args, [name for name, hint in hints.items() if _holds_bool(hint)])
+    booleans = [name for name, hint in hints.items() if bool in (hint, *typing.get_args(hint))]
+    args = _with_booleans(args, booleans)
     about = next(part for part in text.split("\n\n") if not part.startswith("usage:"))
     value, rest = tyro.cli(
         cls, default=default, args=args, prog=prog, description=about, return_unknown_args=True,
@@ -48,83 +51,94 @@ def _flags(cls: Any, prefix: str = "") -> dict[str, Any]:
     return flags
 
 
-def _holds_bool(hint: Any) -> bool:
-    return hint is bool or bool in typing.get_args(hint)
-
-
 def _with_booleans(args: list[str], names: list[str]) -> list[str]:
     """`true` and `false` of these flags, as TOML and the rest of the command line write them."""
     own = {f"--{name}".replace("_", "-") for name in names}
     words, flag = [], ""
     for word in args:
-        is_flag = word.startswith("--")
-        flag, equals, value = word.partition("=") if is_flag else (flag, "", word)
+        *before, value = word.split("=", 1)
+        flag = word.partition("=")[0] if word.startswith("--") else flag
         if flag.replace("_", "-") in own and value in ("true", "false"):
-            word = f"{flag}{equals}{value.title()}" if is_flag else value.title()
+            word = "=".join([*before, value.title()])
         words.append(word)
     return words
 
 
-def take(args: list[str], name: str) -> tuple[str | None, list[str]]:
-    """The value of `--name VALUE` or `--name=VALUE`, and the other arguments."""
-    rest, value = [], None
-    words = iter(args)
+def listed(text: str) -> dict[str, str]:
+    """The options that a help text lists, each with what it takes: "" for a switch."""
+    lines = (line.strip().split("  ")[0] for line in text.splitlines() if line.startswith("  --"))
+    found = (
+        option.removeprefix("--").partition(" ") for line in lines for option in line.split(", ")
+    )
+    return {name: takes for name, _, takes in found}
+
+
+def options(args: list[str], text: str, needs: str = "") -> tuple[dict[str, Any], list[str]]:
+    """The options of a help text, as `read` gives them, and the words that are left.
+
+    Any other option is refused, and that no word is left where a verb `needs` something.
+    """
+    known = listed(text)
+    given, rest = read(args, known)
+    verb = text.split()[2]
+    refuse_options(rest, f"entrostat {verb}", (*known, "help"))
+    if needs and not rest:
+        raise ValueError(f"{verb} needs {needs}; see --help")
+    return given, rest
+
+
+def one_name(args: list[str], text: str) -> str | None:
+    """The name that a verb explains; None where it lists."""
+    _, rest = options(args, text)
+    if len(rest) > 1:
+        raise ValueError(f"{text.split()[2]} takes one name, got {' '.join(rest)}")
+    return rest[0] if rest else None
+
+
+def read(args: list[str], known: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The options in `known` (name -> what it takes, "" for a switch), and the other words.
+
+    One that is not given is None, a switch False. What takes "X ..." may be repeated: a list.
+    """
+    given: dict[str, Any] = {name: None if takes else False for name, takes in known.items()}
+    rest, words = [], iter(args)
     for word in words:
-        if word == f"--{name}":
-            value = next(words, None)
-            if value is None or value.startswith("--"):
-                got = "nothing" if value is None else f"the option {value}"
-                raise ValueError(f"--{name} needs a value, got {got}")
-        elif word.startswith(f"--{name}="):
-            value = word.split("=", 1)[1]
-        else:
+        name, equals, value = word.removeprefix("--").partition("=")
+        takes = known.get(name)
+        if not word.startswith("--") or takes is None or (equals and not takes):
             rest.append(word)
-    return value, rest
+        elif not takes:
+            given[name] = True
+        else:
+            value = value if equals else _value(name, words)
+            given[name] = [*(given[name] or ()), value] if "..." in takes else value
+    return given, rest
 
 
-def whole(word: str | None, name: str, low: int = 1, high: int | None = None) -> int | None:
-    """A whole number that was given as `--name`; None where none was."""
+def number(word: str | None, name: str, low: float = 1, high: float = 9999, kind: Any = int) -> Any:
+    """A number that was given as `--name`; None where none was."""
     if word is None:
         return None
-    value = int(word) if word.isascii() and word.isdigit() and len(word) < 10 else -1
-    if value < low or (high is not None and value > high):
-        range_ = f"above {low - 1}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"--{name} must be a whole number {range_}, got {word!r}")
+    try:
+        value = kind(word)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"--{name} must be {what} from {low} to {high}, got {word!r}")
     return value
-
-
-def take_switch(args: list[str], name: str) -> tuple[bool, list[str]]:
-    """Whether `--name` is there, and the other arguments."""
-    return f"--{name}" in args, [word for word in args if word != f"--{name}"]
-
-
-def options(
-    args: list[str], prog: str, values: Sequence[str], switches: Sequence[str] = (),
-    also: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
-    """A verb's options by name, None where not given, and the words that are left.
-
-    Any other option is refused; `also` are known ones that were taken before.
-    """
-    given: dict[str, Any] = {}
-    for name in values:
-        given[name], args = take(args, name)
-    for name in switches:
-        given[name], args = take_switch(args, name)
-    refuse_options(args, prog, (*values, *switches, *also, "help"))
-    return given, args
 
 
 def source_of(given: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None]:
     """`--format`, and a table's columns (`--step`, `--entropy`, `--score`)."""
-    columns = {kind: given[kind] for kind in SOURCE[1:] if given[kind] is not None}
+    columns = {kind: given[kind] for kind in ("step", "entropy", "score") if given[kind]}
     return given["format"], columns or None
 
 
 def spread(args: list[str], name: str) -> list[str]:
     """`--name KEY=VALUE[,KEY=VALUE]` as the flags `--name.KEY VALUE`."""
-    value, args = take(args, name)
-    for word in value.split(",") if value else ():
+    given, args = read(args, {name: "KEY=VALUE"})
+    for word in given[name].split(",") if given[name] else ():
         key, is_pair, setting = word.partition("=")
         if not is_pair:
             raise ValueError(f"--{name} takes no value of its own; write --{name}.every {word}")
@@ -138,12 +152,9 @@ def named(args: list[str], name: str, key: str) -> list[str]:
     own = False
     for word in args:
         if word.startswith("--"):
-            own = word == f"--{name}" or word.startswith(f"--{name}=")
-            rest += (
-                [f"--{name}.{key}", *filter(None, word[len(name) + 3 :].split(","))]
-                if own
-                else [word]
-            )
+            flag, _, value = word.partition("=")
+            own = flag == f"--{name}"
+            rest += [f"--{name}.{key}", *filter(None, value.split(","))] if own else [word]
         else:
             rest += filter(None, word.split(",")) if own else [word]
     return rest
@@ -162,13 +173,17 @@ def take_open_flags(args: list[str]) -> tuple[list[str], list[tuple[list[str], s
         path = name.split(".")
         if not word.startswith("--") or path[0] not in ("method", "task", *_HOSTS):
             rest.append(word)
-            continue
-        if not equals:
-            text = next(words, "--")
-            if text.startswith("--"):
-                raise ValueError(f"--{name} needs a value")
-        found.append((path, text))
+        else:
+            found.append((path, text if equals else _value(name, words)))
     return rest, found
+
+
+def _value(name: str, words: Iterator[str]) -> str:
+    value = next(words, "--")
+    if value.startswith("--"):
+        got = "nothing" if value == "--" else f"the option {value}"
+        raise ValueError(f"--{name} needs a value, got {got}")
+    return value
 
 
 def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]) -> dict[str, Any]:
@@ -180,33 +195,27 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
     host's own, which stays dotted. Values are read as TOML; anything else is text.
     """
     default = TrainConfig()
-    data = dict(data)
-    methods = data.get("method", default.method)
+    methods, task = data.get("method", default.method), data.get("task", default.task)
     methods = list(methods) if isinstance(methods, list) else [methods]
-    task = data.get("task", default.task)
-    task = {"name": task} if isinstance(task, str) else dict(task)
-    hosts = {name: dict(_table(data.get(name, {}), name)) for name in _HOSTS}
-    replaced = False
-    for path, text in sorted(flags, key=lambda flag: len(flag[0]) > 1):
-        if path == ["method"]:
-            new: list[Any] = [name.strip() for name in text.split(",")]
-            methods, replaced = (methods + new if replaced else new), True
-        elif path == ["task"]:
-            task = {"name": text}
-        elif path[0] == "task":
-            *tables, key = path[1:]  # --task.fields.answer sets `answer` of the table `fields`
-            table: dict[str, Any] = task
-            for name in tables:
+    given = [name.strip() for path, text in flags if path == ["method"] for name in text.split(",")]
+    methods = given or methods
+    tables = {name: dict(_table(data.get(name, {}), name)) for name in _HOSTS}
+    tables["task"] = {"name": task} if isinstance(task, str) else dict(task)
+    for (first, *rest), text in sorted(flags, key=lambda flag: len(flag[0]) > 1):
+        if first == "method" and rest:
+            _set_parameter(methods, rest, toml_value(text))
+        elif first == "task" and not rest:
+            tables["task"] = {"name": text}
+        elif first in _HOSTS and not rest:
+            raise ValueError(f"--{first} sets a key: write --{first}.KEY {text}")
+        elif rest:  # --task.fields.answer sets `answer` of the table `fields`
+            *parents, key = [".".join(rest)] if first in _HOSTS else rest
+            table = tables[first]
+            for name in parents:
                 table[name] = dict(_table(table.get(name, {}), f"task.{name}"))
                 table = table[name]
             table[key] = toml_value(text)
-        elif path[0] in _HOSTS:
-            if len(path) == 1:
-                raise ValueError(f"--{path[0]} sets a key: write --{path[0]}.KEY {text}")
-            hosts[path[0]][".".join(path[1:])] = toml_value(text)
-        else:
-            _set_parameter(methods, path[1:], toml_value(text))
-    return {**data, "method": methods, "task": task, **hosts}
+    return {**data, "method": methods, **tables}
 
 
 def _table(value: Any, key: str) -> Mapping[str, Any]:
@@ -216,31 +225,27 @@ def _table(value: Any, key: str) -> Mapping[str, Any]:
 
 
 def _set_parameter(methods: list[Any], path: list[str], value: Any) -> None:
-    found = [m.get("name") if isinstance(m, Mapping) else m for m in methods]
-    names = [name for name in found if isinstance(name, str)]
-    if len(names) < len(methods):
-        raise ValueError(f"method: each is a name or a table with a name, got {methods!r}")
-    short = {name.split(":")[-1]: name for name in names}
-    if len(path) == 1:
-        owner = names[0] if len(names) == 1 else _owner(names, path[0])
+    """Set a parameter of the method that the path names, else of the only one that has it."""
+    names = [str(m.get("name") if isinstance(m, Mapping) else m) for m in methods]
+    *words, parameter = path
+    owner = ".".join(words)  # a name of the user's own may hold dots
+    if owner:
+        owner = {name.split(":")[-1]: name for name in names}.get(owner, owner)
+    elif len(names) == 1:
+        (owner,) = names
     else:
-        owner = ".".join(path[:-1])  # a name of the user's own may hold dots
-        owner = short.get(owner, owner)
+        from ..method import owners  # imports the methods
+
+        owner, *others = owners(parameter, names)
+        if others:
+            found = (owner, *others)
+            flags = " or ".join(f"--method.{name.split(':')[-1]}.{parameter}" for name in found)
+            raise ValueError(
+                f"--method.{parameter}: of which method? {' and '.join(found)} have it: write "
+                f"{flags}"
+            )
     if owner not in names:
-        raise ValueError(unknown("method for a parameter", ".".join(path[:-1]), names))
+        raise ValueError(unknown("method for a parameter", ".".join(words), names))
     place = names.index(owner)
     old = methods[place]
-    methods[place] = {**(old if isinstance(old, Mapping) else {"name": old}), path[-1]: value}
-
-
-def _owner(names: list[str], parameter: str) -> str:
-    """The one method of several that has a parameter; asking them takes importing them."""
-    from ..method import owners
-
-    found = owners(parameter, names)
-    if len(found) > 1:
-        flags = " or ".join(f"--method.{name.split(':')[-1]}.{parameter}" for name in found)
-        raise ValueError(
-            f"--method.{parameter}: of which method? {' and '.join(found)} have it: write {flags}"
-        )
-    return found[0]
+    methods[place] = {**(old if isinstance(old, Mapping) else {"name": old}), parameter: value}

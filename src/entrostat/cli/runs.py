@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from .flags import SOURCE, options, source_of, take_switch
+from .flags import number, options, source_of
 
 if TYPE_CHECKING:
     from ..logs.run import Run
 
 REPORT = """\
-usage: entrostat report PATH [PATH...] [--output FILE.html] [--format FORMAT]
-                        [--step NAME] [--entropy NAME] [--score NAME]
-       entrostat report PATH [PATH...] --figure NAME
-                        [--output FILE.svg|.png|.csv]
-       entrostat report PATH [PATH...] --table NAME
-                        [--output FILE.md|.tex|.csv]
-       entrostat report PATH [PATH...] --list
+usage: entrostat report PATH [PATH...] [OPTIONS]
+       entrostat report PATH [PATH...] --figure NAME|--table NAME|--list
 
-Write the page of a run, or one that compares several. A path is a run's
-directory, a study's or that of several studies (which stand for the runs in
-them), a log or directory of another trainer, or what TensorBoard or W&B keep
-on this machine; of these it is said which entropy they logged and what could
-not be read.
+Write the page of a run, or one page that compares several. A path is a run, a
+study (all runs in it), another trainer's log or directory, or a directory of
+TensorBoard or W&B. Of other trainers' runs the command says which entropy they
+logged and what it could not read.
 
 Examples:
   entrostat report runs/demo
@@ -38,22 +32,21 @@ Examples:
   entrostat report runs/demo --figure entropy --output entropy.png
   entrostat report runs/demo --table results --output results.tex
 
-  --format  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;
-            default: by the contents
-  --step, --entropy, --score
-            a table's own names of these columns
-  --output  default: RUN/report.html, STUDY/report.html, NAME.report.html here
-            for another trainer's log, report.html here for several
-  --list    print the names of the figures and tables that the page has
-  --figure  write one of them in place of the page, or any metric that is
-            logged by its own name (grad/norm), as the suffix of --output says:
-            SVG, PNG or CSV with the numbers; default: NAME.svg here
-  --table   the same of a table: Markdown, LaTeX or CSV; default: print it
+  --format FORMAT  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or
+                   table; default: by the contents
+  --step NAME, --entropy NAME, --score NAME
+                   a table's own names of these columns
+  --output FILE    default: RUN/report.html, STUDY/report.html, NAME.report.html
+                   here for another trainer's log, report.html here for several
+  --list           print the names of the figures and tables that the page has
+  --figure NAME    write one of them in place of the page, or any metric that is
+                   logged by its own name (grad/norm), as the suffix of --output
+                   says: SVG, PNG or CSV with the numbers; default: NAME.svg
+  --table NAME     the same of a table: Markdown, LaTeX or CSV; default: print
 """
 
 LAW = """\
-usage: entrostat law RUN [RUN...] [--score NAME] [--entropy NAME] [--share X]
-                     [--output FILE.json]
+usage: entrostat law RUN [RUN...] [OPTIONS]
 
 Fit R = -a exp(H) + b to a run's entropy and score: coefficients and ceiling
 (the score at entropy 0) with 95% intervals, how well the first part of the run
@@ -65,14 +58,13 @@ Examples:
   entrostat law runs/law --score test/pass@k --entropy evaluation \\
       --output laws.json
 
-  --score    validation (avg@k of the first split), training (the mean reward),
-             a metric, or a figure of the evaluations: avg@k, test/pass@k.
-             Default: validation, or training where there are too few
-             evaluations
-  --entropy  rollouts (what is trained on), evaluation (the evaluation's
-             samples), or a metric as entropy/nll. Default: rollouts
-  --share    the first part, which predicts the rest, in whole steps; default
-             0.15
+  --score NAME    validation (avg@k of the first split), training (mean reward),
+                  a metric, or a figure as avg@k or test/pass@k. Default:
+                  validation, or training where evaluations are too few
+  --entropy NAME  rollouts (what is trained on), evaluation (the evaluation's
+                  samples), or a metric as entropy/nll. Default: rollouts
+  --share X       the first part, which predicts the rest; default 0.15
+  --output FILE   also write the fits as JSON
 """
 
 VERL = """\
@@ -92,14 +84,10 @@ Examples:
 
 
 def report_verb(args: list[str]) -> int:
-    """Write the page of a run, ours or another trainer's, or of several; or a part of it."""
-    known = ("output", *SOURCE, "figure", "table")
-    given, args = options(args, "entrostat report", known, ("list",))
+    given, args = options(args, REPORT, "the path of a run, or of several")
     output, figure, table, listing = (given[n] for n in ("output", "figure", "table", "list"))
     if (figure is not None) + (table is not None) + listing > 1:
         raise ValueError("report: --figure, --table and --list exclude each other")
-    if not args:
-        raise ValueError("report needs the path of a run, or of several; see --help")
     from ..logs.importers import read_all
     from ..logs.importers.places import runs_in
 
@@ -145,30 +133,21 @@ def _say_source(run: Run, several: bool, stream: Any = None) -> None:
 
 
 def law_verb(args: list[str]) -> int:
-    """Fit the entropy law to runs."""
-    given, args = options(args, "entrostat law", ("score", "entropy", "share", "output"))
-    share = given["share"] or "0.15"
-    try:
-        part = float(share)
-    except ValueError:
-        raise ValueError(f"--share must be a number between 0 and 1, got {share!r}") from None
+    given, args = options(args, LAW, "the path of a run, or of several")
+    share = number(given["share"] or "0.15", "share", 0, 1, float)
     from ..study.laws import run_law
 
-    return run_law(args, given["score"], part, given["output"], given["entropy"])
+    return run_law(args, given["score"], share, given["output"], given["entropy"])
 
 
 def verl_config_verb(args: list[str]) -> int:
-    """Print the command that runs a recipe in veRL: an older name of `train --print`."""
-    trusted, words = take_switch(args, "trust-code")
-    if not words:
-        raise ValueError("verl-config needs a recipe: entrostat verl-config RECIPE.toml")
-    recipe, *changes = words
+    given, (recipe, *changes) = options(args, VERL, "a recipe")
     for word in changes:
         if "=" not in word:
             raise ValueError(f"verl-config: {word!r} is no override; write KEY=VALUE")
     from .training import train_verb
 
-    trust = ["--trust-code"] if trusted else []
+    trust = ["--trust-code"] * given["trust-code"]
     keys = [f"--verl.{word}" for word in changes]
     return train_verb(["--config", recipe, "--host", "verl", "--print", *keys, *trust])
 
@@ -182,7 +161,7 @@ def export(
 
     parts = of_page.parts_of(runs)
     if figure is not None:
-        path = Path(output) if output is not None else Path(f"{slug(figure)}.svg")
+        path = Path(output or f"{slug(figure)}.svg")
         say(f"figure: {of_page.write_figure(parts, figure, path)}")
     elif table is not None and output is not None:
         say(f"table: {of_page.write_table(parts, table, Path(output))}")
@@ -194,31 +173,24 @@ def export(
             "--table"
         )
     else:
-        figures, tables = of_page.names_of(parts)
-        _say_names("figures (--figure)", figures)
-        _say_names("tables (--table)", tables)
+        headings = ("figures (--figure)", "tables (--table)")
+        for heading, names in zip(headings, of_page.names_of(parts), strict=True):
+            width = max(map(len, names), default=0)
+            say(heading)
+            for name, title in names.items():
+                say(f"  {name:<{width}}  {title}")
     return 0
 
 
-def _say_names(heading: str, names: Mapping[str, str]) -> None:
-    width = max(map(len, names), default=0)
-    say(heading)
-    for name, title in names.items():
-        say(f"  {name.ljust(width)}  {title}")
-
-
-SHOWN = 5
-"""Of several runs, how many of the worst have a full verdict."""
+SHOWN = 5  # of several runs, how many of the worst have a full verdict
 
 DIAGNOSE = """\
-usage: entrostat diagnose PATH [PATH...] [--json] [--format FORMAT]
-                          [--step NAME] [--entropy NAME] [--score NAME]
+usage: entrostat diagnose PATH [PATH...] [OPTIONS]
 
-Say what happened in a run, how bad that is and what to do: what became of its
-entropy (collapse, explosion, drift, held, cannot tell), its score and its
-lengths, when it began, what went with it, the plainest first, and what to try,
-as lines to paste for the trainer that wrote the run. A path is what `entrostat
-report` takes; of several runs in it there is a table, the worst first.
+Say what became of a run's entropy (collapse, explosion, drift, held, cannot
+tell), its score and its lengths, when it began, what went with it, and what to
+try, as lines to paste for the trainer that wrote the run. A path is what
+`entrostat report` takes; several runs get a table, the worst first.
 docs/diagnosis_rules.md has the rules and how often they are right.
 
 Examples:
@@ -227,20 +199,17 @@ Examples:
   entrostat diagnose verl.log --json | jq '.causes[0].evidence'
   entrostat diagnose log.csv --step update --entropy H --score accuracy
 
-  --json    one JSON object for one run, a list for several, the worst first,
-            as docs/diagnosis.schema.json describes it
-  --format  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;
-            default: by the contents
-  --step, --entropy, --score
-            a table's own names of these columns
+  --json           one JSON object for one run, a list for several, the worst
+                   first, as docs/diagnosis.schema.json describes it
+  --format FORMAT  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or
+                   table; default: by the contents
+  --step NAME, --entropy NAME, --score NAME
+                   a table's own names of these columns
 """
 
 
 def diagnose_verb(args: list[str]) -> int:
-    """Verdict, onset, causes and remedies of runs, ours or other trainers'."""
-    given, args = options(args, "entrostat diagnose", SOURCE, ("json",))
-    if not args:
-        raise ValueError("diagnose needs the path of a run, or of several; see --help")
+    given, args = options(args, DIAGNOSE, "the path of a run, or of several")
     from ..diagnosis import diagnose_run, table
     from ..logs.importers import read_all
 
@@ -252,15 +221,11 @@ def diagnose_verb(args: list[str]) -> int:
         tables = [diagnosis.to_dict() for diagnosis in found]
         say(json.dumps(tables[0] if len(tables) == 1 else tables, indent=2))
         return 0
-    if len(found) > 1:
-        say("\n".join(table(found)))
-    shown = found[:SHOWN]
-    for place, diagnosis in enumerate(shown):
-        if place or len(found) > 1:
-            say("")
-        say("\n".join(diagnosis.lines()))
-    if len(found) > len(shown):
-        say(f"\n{len(found) - len(shown)} more: name a run to see it, or --json for all.")
+    blocks = [table(found)] if len(found) > 1 else []
+    blocks += [diagnosis.lines() for diagnosis in found[:SHOWN]]
+    if len(found) > SHOWN:
+        blocks.append([f"{len(found) - SHOWN} more: name a run to see it, or --json for all."])
+    say("\n\n".join("\n".join(block) for block in blocks))
     for sentence in skipped:
         say(f"skipped: {sentence}")
     return 0

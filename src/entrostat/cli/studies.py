@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import sys
-
-from .._text import say
-from .flags import options, whole
+from .flags import number, options
 
 STUDY = """\
-usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]
-                       [--ray [ADDRESS]] [--record DIR] [--claims FILE]
-                       [--report] [--seeds N,N,...] [--lean] [--trust-code]
+usage: entrostat study FILE.toml|DIR [...] [OPTIONS]
 
 Run the trainings of study files side by side, print tables and write a page
-for each. Those that are done are skipped, those that were stopped go on,
-settings that changed are another training; one that fails is shown and stops
-nothing.
+for each file. The same command resumes; what is done is skipped. A training
+that fails is shown and stops nothing.
 
 Examples:
   entrostat study recipes/demo.toml --output runs/demo
   entrostat study recipes/three_seeds.toml --quick
   entrostat study recipes/study --ray auto --output /shared/study
 
-  --output      default: runs/NAME for NAME.toml or the directory NAME
-  --quick       a try of minutes: what each file's [quick] says, into
-                runs/NAME-quick
-  --jobs        trainings at once; default: `jobs` of the file, else one per
-                processor
-  --ray         do the trainings on a Ray cluster (extra `ray`): one of this
-                machine, or that at ADDRESS (auto, HOST:PORT), whose nodes
-                share --output
-  --record      a directory of numbers without weights: trainings that are in
-                it are taken from it, those that are done are added
-  --report      train nothing: tables and pages of what is done
-  --seeds       train only these of the files' seeds, as 0,1,2
-  --lean        with --record: remove the weights of what is on record and
-                begun with by nothing that is still to be trained (540 MB a run
-                of SmolLM2), and write no page for each (`entrostat report RUN`
-                does)
-  --claims      a file of claims to decide; default: claims.toml of a directory
-  --trust-code  import the code (MODULE:NAME) that the files name
+  --output DIR     default: runs/NAME for NAME.toml or the directory NAME
+  --quick          a try of minutes, by the files' [quick]; into runs/NAME-quick
+  --jobs N         trainings at once; default: the file's, or one per processor
+  --ray [ADDRESS]  use a Ray cluster (extra `ray`): of this machine, or that at
+                   ADDRESS (auto, HOST:PORT), whose nodes share --output
+  --record DIR     numbers without weights: reuse what DIR has, add what is done
+  --report         train nothing: tables and pages of what is done
+  --seeds N,N      train only these of the files' seeds, as 0,1,2
+  --lean           with --record: remove weights that are on record and that no
+                   training still begins with; write no page for each training
+  --claims FILE    claims to decide; default: claims.toml of a directory
+  --trust-code     import the code (MODULE:NAME) that the files name
 
 A file: a title, [base] with the settings of all runs, [[runs]] with a name and
 what differs, seeds = [0, 1, 2], and [grid] with lists of values;
@@ -48,40 +36,30 @@ docs/studies.md describes it. All runs are checked before the first one starts.
 
 
 def study_verb(args: list[str]) -> int:
-    """Run the trainings of a file and compare them."""
     ray, args = _take_ray(args)
-    given, args = options(
-        args, "entrostat study", ("output", "jobs", "record", "claims", "seeds"),
-        ("quick", "report", "lean", "trust-code"), ("ray",),
-    )  # fmt: skip
-    jobs, seeds = whole(given["jobs"], "jobs"), given["seeds"]
+    given, args = options(args, STUDY)
+    jobs, seeds = number(given["jobs"], "jobs"), given["seeds"]
+    if seeds is not None:
+        seeds = [number(word, "seeds", 0, 2**32 - 1) for word in seeds.split(",")]
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
-    words = [] if seeds is None else seeds.split(",")
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise ValueError(f"--seeds takes whole numbers with commas between, got {seeds!r}")
     from ..study import run_study
 
-    try:
-        return run_study(
-            args, given["output"], jobs, given["trust-code"],
-            quick=given["quick"], ray=ray, record=given["record"], claims=given["claims"],
-            train=not given["report"], lean=given["lean"],
-            seeds=None if seeds is None else [int(word) for word in words],
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        say("\ninterrupted; the same command goes on", sys.stderr)
-        return 130
+    return run_study(
+        args, given["output"], jobs, given["trust-code"],
+        quick=given["quick"], ray=ray, record=given["record"], claims=given["claims"],
+        train=not given["report"], lean=given["lean"], seeds=seeds,
+    )  # fmt: skip
 
 
 def _take_ray(args: list[str]) -> tuple[str | None, list[str]]:
     """`--ray`, `--ray=ADDRESS` or `--ray ADDRESS`; a study file behind it is no address."""
     for place, word in enumerate(args):
-        if word.startswith("--ray="):
-            return word.removeprefix("--ray="), args[:place] + args[place + 1 :]
-        if word == "--ray":
-            after = args[place + 1 : place + 2]
-            if after and (after[0] == "auto" or ":" in after[0]):
-                return after[0], args[:place] + args[place + 2 :]
-            return "local", args[:place] + args[place + 1 :]
+        flag, equals, address = word.partition("=")
+        if flag == "--ray":
+            rest = args[place + 1 :]
+            if not equals:
+                is_address = bool(rest) and (rest[0] == "auto" or ":" in rest[0])
+                address = rest.pop(0) if is_address else "local"
+            return address, args[:place] + rest
     return None, args

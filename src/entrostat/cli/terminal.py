@@ -6,9 +6,11 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 from .._text import say
+from ..errors import MissingExtraError
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -24,6 +26,14 @@ def tell(message: str, code: int = 2) -> int:
 
 def _line(message: Warning | str) -> str:
     return " ".join(str(message).strip().splitlines())
+
+
+def say_page(write: Callable[..., object], *args: Any) -> None:
+    """Write a page, and say where it is; without the extra, what is done stays done."""
+    try:
+        say(f"report: {write(*args)}")
+    except MissingExtraError as error:
+        say(f"no page: {error}")
 
 
 def quiet_libraries() -> None:

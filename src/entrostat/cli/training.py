@@ -6,20 +6,13 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from .flags import (
-    apply_open_flags,
-    dataclass_flags,
-    named,
-    spread,
-    take,
-    take_open_flags,
-    take_switch,
-)
-from .terminal import quiet_libraries, show_warning, tell
+from .flags import apply_open_flags, dataclass_flags, named, read, spread, take_open_flags
+from .terminal import quiet_libraries, say_page, show_warning, tell
 
 if TYPE_CHECKING:
     from ..config import TrainConfig
@@ -115,22 +108,25 @@ Next:
   entrostat train --help"""
 
 
-def configured(
-    args: list[str], prog: str, text: str, file: str | None, run: str | None = None
-) -> TrainConfig:
-    """The configuration that words mean: flags over a file's, or over a run's that is resumed."""
+# options of a configuration that is read from a file, beside its settings
+FROM_FILE = {"config": "FILE", "trust-code": "", "sandbox": "WORD"}
+
+
+def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) -> TrainConfig:
+    """The configuration that words mean: flags over a file's, or over a run's that is resumed.
+
+    `given` has what stands for the keys of `FROM_FILE`, and may have "resume", a run.
+    """
     from ..config import TrainConfig, from_dict, load
     from ..tasks.trust import refuse_code, typed_keys
     from ..trainers.verl import config as verl
 
-    trusted, args = take_switch(args, "trust-code")
-    allowed, args = take(args, "sandbox")
-    typed = {"scoring.sandbox"} if allowed else set()
-    if allowed and run is None:
-        args = [*args, "--scoring.sandbox", allowed]
+    file, run, sandbox = given["config"], given.get("resume"), given["sandbox"]
+    typed = {"scoring.sandbox"} if sandbox else set()
+    if sandbox and run is None:
+        args = [*args, "--scoring.sandbox", sandbox]
     # `--analyze every=10`: its spelling of before, still taken
     args, flags = take_open_flags(spread(named(args, "log", "to"), "analyze"))
-    data: dict[str, Any] = {}
     if run is not None:
         data, where = _resumed(run, args, flags), f"--resume {run!r}"
     else:
@@ -138,17 +134,17 @@ def configured(
         typed |= typed_keys(flags)
     if "runs" in data:
         raise ValueError(f"config {file!r} is a study of several runs; use: entrostat study {file}")
-    if not trusted:
+    if not given["trust-code"]:
         refuse_code(data, where, typed)
         verl.refuse_code(data.get("verl"), where)
     if run is None:
         data = apply_open_flags(data, flags)
     config: Any = dataclass_flags(TrainConfig, from_dict(data), args, prog, text)
     config.validate()
-    if allowed:
+    if sandbox:
         from ..sandbox import use
 
-        use(allowed)
+        use(sandbox)
     return config
 
 
@@ -172,27 +168,25 @@ def _resumed(run: str, args: list[str], flags: list[tuple[list[str], str]]) -> d
 
 
 def train_verb(args: list[str]) -> int:
-    """Train a policy, or go on with a run."""
     if not args:
         return _first_run()
     from ..config import at_hand, check_model
     from ..trainers.resume_command import resume_command
 
-    file, args = take(args, "config")
-    run, args = take(args, "resume")
-    python, args = take(args, "verl-python")
-    address, args = take(args, "ray-address")
-    shown, args = take_switch(args, "print")
-    bare, args = take_switch(args, "no-report")
+    of_verl = {"verl-python": "PATH", "ray-address": "ADDRESS", "print": ""}
+    given, args = read(args, {**FROM_FILE, **of_verl, "resume": "RUN", "no-report": ""})
+    file, run, page = given["config"], given["resume"], not given["no-report"]
     if file is not None and run is not None:
         raise ValueError("--config and --resume exclude each other: a run keeps its own config")
-    config = configured(args, "entrostat train", TRAIN, file, run)
-    options = {} if config.host != "verl" else {"python": python, "ray_address": address}
-    if not options and (python or address or shown):
+    config = configured(given, args, "entrostat train", TRAIN)
+    options = {}
+    if config.host == "verl":
+        options = {"python": given["verl-python"], "ray_address": given["ray-address"]}
+    elif any(given[name] for name in of_verl):
         raise ValueError("--verl-python, --ray-address and --print go with --host verl")
 
     quiet_libraries()
-    if shown:
+    if given["print"]:
         from ..trainers.verl.run import command
 
         say(command(config, **options))
@@ -217,11 +211,11 @@ def train_verb(args: list[str]) -> int:
     check_output(Path(config.output), config.iterations, run is not None)
     if run is not None and RunDirectory(Path(run)).complete(config.iterations):
         say(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
-        return _finish(Path(run), config.expect, page=not bare)
+        return _finish(Path(run), config.expect, page)
     check_model(config.model)
     if config.host != "verl":  # whose environment is another, and is asked
         check_installed(config.log.to)
-    chosen: dict[str, Any] = {"seed": config.seed} | config.task
+    chosen: dict[str, Any] = {"seed": config.seed, **config.task}
     task = make_task(**chosen)
 
     from .._launch import is_main
@@ -231,11 +225,12 @@ def train_verb(args: list[str]) -> int:
     if main and sys.stdout.isatty():
         sys.stdout.write("loading ...\r")
         sys.stdout.flush()
-    _use_large_pages()
+    # huge pages for tensors, where Linux offers them: else a language model on a CPU spends a tenth
+    # of its time on page faults
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     import torch
 
     from ..core.objective import make_objective
-    from ..errors import RunStopped
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `train` builds it again and says them
@@ -248,30 +243,22 @@ def train_verb(args: list[str]) -> int:
     from ..runs.progress import Progress, for_stream
 
     train = trains(config.host)
-
-    progress = for_stream() if main else Progress()
     try:
-        path = train(config, task=task, progress=progress, resume=run is not None, **options)
-        return _finish(path, config.expect, page=not bare) if main else 0
-    except RunStopped as error:
-        progress.close()
-        return tell(str(error), code=1)
+        with closing(for_stream() if main else Progress()) as progress:
+            path = train(config, task=task, progress=progress, resume=run is not None, **options)
+        return _finish(path, config.expect, page) if main else 0
     except torch.OutOfMemoryError:
-        progress.close()
         return tell(
             f"out of GPU memory. Lower optim.micro_batch (now {config.optim.micro_batch}) or "
             f"sampling.batch (now {config.sampling.batch}), or use --gradient-checkpointing True",
             code=1,
         )
     except KeyboardInterrupt:
-        progress.close()
         if main and (Path(config.output) / "config.toml").exists():
             say(f"\ninterrupted; go on with: {resume_command(config, **options)}", sys.stderr)
         elif main:
             say("\ninterrupted before it began; the same command begins again", sys.stderr)
         return 130
-    finally:
-        progress.close()
 
 
 def _first_run() -> int:
@@ -289,7 +276,6 @@ def _first_run() -> int:
 def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
     """What is said of a run that is over, and its report; 1 where an expectation does not hold."""
     from ..config.instruments import expectations
-    from ..errors import MissingExtraError
     from ..logs.run import read_run, saturated
 
     run = read_run(path)
@@ -298,15 +284,12 @@ def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
     if page:
         from ..report import write_run_report
 
-        try:
-            say(f"report: {write_run_report(path)}")
-        except MissingExtraError as error:  # the run is done all the same
-            say(f"no page: {error}")
+        say_page(write_run_report, path)
     found = [one.broken(run.series(one.figure)[1]) for one in expectations(expect)]
-    for sentence in found:
-        if sentence is not None:
-            say(sentence, sys.stderr)
-    return int(any(found))
+    broken = [sentence for sentence in found if sentence is not None]
+    for sentence in broken:
+        say(sentence, sys.stderr)
+    return int(bool(broken))
 
 
 def pretrain_verb(args: list[str]) -> int:
@@ -318,15 +301,6 @@ def pretrain_verb(args: list[str]) -> int:
     path = pretrained(config)
     say(f"done: {path}")
     return 0
-
-
-def _use_large_pages() -> None:
-    """Have torch put its tensors on huge pages, where Linux offers them: before torch is loaded.
-
-    Every pass allocates the same activations again; in small pages a language model on a CPU spends
-    a tenth of its time or more on page faults.
-    """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def _end_with(study: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +10,10 @@ from typing import Any, Literal
 
 import tyro
 
+from .ranges import MOST_PROMPTS, MOST_TOKENS, check_ranges, within
+
 # the keys of `SERVICES` in runs/trackers/services.py, which has how to add one
 Tracker = Literal["wandb", "trackio", "tensorboard", "mlflow"]
-# above, a run would hang or crash where it begins: it is a slip
-MOST_PROMPTS, MOST_TOKENS = 10**5, 10**7
 _TEXT = re.compile(r"(last|first|mean|min|max|all)(\d*)\s*(<=|>=|<|>)\s*(\S+)")
 _FORMS = "'last10 > 0.5': last, lastN, first, firstN, mean, min, max or all; <, <=, > or >="
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -35,7 +34,7 @@ class _Repeated:
 class Analyze(_Repeated):
     """What updates do to entropy, token by token (docs/dynamics.md); weights stay the same."""
 
-    every: int = 0
+    every: int = within(0, 0)
     """Iterations between analyses, the first iteration among them; 0 for none."""
 
 
@@ -43,11 +42,11 @@ class Analyze(_Repeated):
 class Forecast(_Repeated):
     """The change of entropy on fresh prompts, foretold before the updates (docs/dynamics.md)."""
 
-    every: int = 0
+    every: int = within(0, 0)
     """Iterations between forecasts, the first iteration among them; 0 for none."""
-    prompts: int = 64
+    prompts: int = within(64, 1)
     """Fresh prompts on which entropy is measured before and after."""
-    rollouts: int = 8
+    rollouts: int = within(8, 1)
     """Rollouts of each."""
 
 
@@ -79,9 +78,8 @@ class Trackers:
 
     def check(self, trl: Mapping[str, Any]) -> None:
         """Refuse what cannot be meant, beside a table of TRL's own arguments."""
-        twice = [name for place, name in enumerate(self.to) if name in self.to[:place]]
-        if twice:
-            raise ValueError(f"log.to names {twice[0]!r} twice; name each tracker once")
+        if len(set(self.to)) < len(self.to):
+            raise ValueError(f"log.to names a tracker twice: {', '.join(self.to)}; name each once")
         for key, text in (("project", self.project), ("name", self.name)):
             if any(ord(c) < 32 for c in text) or len(text) > 128 or "/" in text:
                 raise ValueError(
@@ -107,29 +105,41 @@ class EvalSet:
     """Another task than the run's, by name or as a table with its parameters."""
     split: str | None = None
     """None takes the task's second split, or its only one where the task is another."""
-    prompts: int | None = None
+    prompts: int | None = within(None, 0, MOST_PROMPTS)
     """None takes `eval.prompts`; 0 leaves the set out."""
-    samples: int | None = None
+    samples: int | None = within(None, 1, MOST_PROMPTS)
     """None takes `eval.samples`; 1 where the temperature is 0."""
-    every: int | None = None
+    every: int | None = within(None, 0)
     """None takes `eval.every`."""
-    temperature: float | None = None
+    temperature: float | None = within(None, 0)
     """None takes `sampling.temperature`; 0 takes the likeliest token (greedy)."""
-    top_p: float | None = None
+    top_p: float | None = within(None, 0, 1, above=True)
     """None takes `sampling.top_p`."""
-    max_new_tokens: int | None = None
+    max_new_tokens: int | None = within(None, 1, MOST_TOKENS)
     """None takes `sampling.max_new_tokens`, of another task what that task says."""
+
+    def check(self, where: str) -> None:
+        check_ranges(self, where)
+        if self.temperature == 0 and self.samples not in (None, 1):
+            raise ValueError(
+                f"{where}temperature 0 gives the same answer {self.samples} times; leave samples "
+                "out"
+            )
+        if self.name == "":
+            raise ValueError(f"{where}name is empty; leave it out, or give one")
+        if self.task is not None and not isinstance(self.task.get("name"), str):
+            raise ValueError(f"{where}task needs a name, got {self.task!r:.80}")
 
 
 @dataclass
 class Evaluation:
     """Measuring the policy before, during and after training."""
 
-    prompts: int = 64
+    prompts: int = within(64, 0, MOST_PROMPTS)
     """Prompts per split; 0 turns evaluation off."""
-    samples: int = 16
+    samples: int = within(16, 1, MOST_PROMPTS)
     """Samples per prompt, the k of avg@k and pass@k."""
-    every: int = 0
+    every: int = within(0, 0)
     """Iterations between evaluations; 0 evaluates before the first and after the last."""
     sets: tyro.conf.Suppress[list[EvalSet]] = field(default_factory=list)
     """Sets in place of the task's own held-out splits: `[[eval]]` in a file."""
@@ -144,33 +154,6 @@ class Evaluation:
             given = {key: value for key, value in own.items() if value is not None}
             found.append(dataclasses.replace(self, **given))
         return found
-
-
-def check_set(place: int, one: EvalSet) -> None:
-    where = f"[[eval]] {place}"
-    for key, low, most in (
-        ("prompts", 0, MOST_PROMPTS), ("samples", 1, MOST_PROMPTS),
-        ("every", 0, 2**31 - 1), ("max_new_tokens", 1, MOST_TOKENS),
-    ):  # fmt: skip
-        value = getattr(one, key)
-        if value is not None and not low <= value <= most:
-            raise ValueError(
-                f"{where}: {key} must be at least {low} and at most {most}, got {value}"
-            )
-    if one.temperature is not None and not (
-        math.isfinite(one.temperature) and one.temperature >= 0
-    ):
-        raise ValueError(f"{where}: temperature must be 0 (greedy) or above, got {one.temperature}")
-    if one.temperature == 0 and one.samples not in (None, 1):
-        raise ValueError(
-            f"{where}: temperature 0 gives the same answer {one.samples} times; leave samples out"
-        )
-    if one.top_p is not None and not 0 < one.top_p <= 1:
-        raise ValueError(f"{where}: top_p must be in (0, 1], got {one.top_p}")
-    if one.name == "":
-        raise ValueError(f"{where}: name is empty; leave it out, or give one")
-    if one.task is not None and not isinstance(one.task.get("name"), str):
-        raise ValueError(f"{where}: task needs a name, got {one.task!r:.80}")
 
 
 @dataclass(frozen=True)

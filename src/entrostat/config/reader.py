@@ -7,10 +7,11 @@ answer everywhere.
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from .._names import nearest, unknown
 from .settings import TrainConfig
 
 SHIPPED = Path(__file__).parents[1] / "recipes"  # in a wheel: a checkout has them at its root
+_PLACE = re.compile(r"\[\d+\]")
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -75,92 +77,72 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     """A configuration from nested tables.
 
-    `method` may be a name or a list, `task` a name or a table, `log` a name, a list or a table.
+    `method` may be a name or a list, `task` a name or a table, `log` a name, a list or a table,
+    `eval` a table or a list of sets.
     """
-    data = dict(data)
-    method = data.get("method")
-    if isinstance(method, str | Mapping):
-        data["method"] = [method]
-    if isinstance(data.get("task"), str):
-        data["task"] = {"name": data["task"]}
-    if isinstance(data.get("log"), str | list):
-        given = data["log"]
-        data["log"] = {"to": [given] if isinstance(given, str) else given}
-    if "eval" in data:
-        data["eval"] = _with_sets(data["eval"])
-    if not isinstance(data.get("method", []), list):
-        raise ValueError(f"method is a name or a list of names, got {method!r}")
-    if not isinstance(data.get("task", {}), Mapping):
-        raise ValueError(f"task is a name or a table, got {data['task']!r}")
-    return _build(TrainConfig, data, "").validate()
+    return _read("", data, TrainConfig).validate()
 
 
-def _with_sets(given: Any) -> Any:
-    """`[[eval]]`, a list of tables, as the `sets` of the one table; their tasks as tables."""
-    table = {"sets": given} if isinstance(given, list) else given
-    if not isinstance(table, Mapping) or not isinstance(table.get("sets"), list):
-        return table
-    sets = [
-        {**one, "task": {"name": one["task"]}}
-        if isinstance(one, Mapping) and isinstance(one.get("task"), str)
-        else one
-        for one in table["sets"]
-    ]
-    return {**table, "sets": sets}
+def _named(given: Any) -> Any:
+    return {"name": given} if isinstance(given, str) else given
 
 
+def _listed(given: Any) -> Any:
+    return [given] if isinstance(given, str | Mapping) else given
+
+
+# shorter forms of settings, as the form that their types have
+_SHORT: dict[str, Callable[[Any], Any]] = {
+    "method": _listed,
+    "task": _named,
+    "eval": lambda given: {"sets": given} if isinstance(given, list) else given,
+    "eval.sets[].task": _named,
+    "log": lambda given: given if isinstance(given, Mapping) else {"to": _listed(given)},
+}
+_WORDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table",
+    list: "a list",
+}  # fmt: skip
 _hints = cache(typing.get_type_hints)  # a study reads thousands of settings
 
 
-def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
-    hints = _hints(cls)
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    values = {}
-    for key, value in data.items():
-        if key not in known:
-            raise ValueError(unknown("key", prefix + key, [prefix + name for name in known]))
-        hint = hints[key]
-        if dataclasses.is_dataclass(hint):
-            if not isinstance(value, Mapping):
-                raise ValueError(f"{prefix}{key} is a table, got {value!r}")
-            values[key] = _build(hint, value, f"{prefix}{key}.")
-        else:
-            values[key] = _coerce(prefix + key, value, hint)
-    return cls(**values)
-
-
-def _coerce(key: str, value: Any, hint: Any) -> Any:
+def _read(key: str, value: Any, hint: Any) -> Any:
     """`value` as the annotated type; integers serve as floats, nothing else is converted."""
+    value = _SHORT.get(_PLACE.sub("[]", key), lambda given: given)(value)
     origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
+    kind = origin or hint
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{key} is a table, got {value!r}")
+        hints = _hints(hint)
+        names = {f"{key}.{name}".lstrip("."): name for name in hints}
+        given = {f"{key}.{name}".lstrip("."): each for name, each in value.items()}
+        for name in given:
+            if name not in names:
+                raise ValueError(unknown("key", name, names))
+        return hint(**{names[k]: _read(k, each, hints[names[k]]) for k, each in given.items()})
+    if kind is Literal:
         if value not in options:
             raise ValueError(unknown(f"value of {key}:", str(value), options))
         return value
-    if origin in (types.UnionType, typing.Union):
+    if kind in (types.UnionType, typing.Union):
         if value is None and type(None) in options:
             return None
-        return _coerce(key, value, next(o for o in options if o is not type(None)))
-    if origin is list and dataclasses.is_dataclass(options[0]):
+        return _read(key, value, next(o for o in options if o is not type(None)))
+    if kind is list and dataclasses.is_dataclass(options[0]):
         if not isinstance(value, list) or not all(isinstance(v, Mapping) for v in value):
             raise ValueError(f"{key} takes a list of tables, got {value!r}")
-        return [_build(options[0], v, f"{key}[{i}].") for i, v in enumerate(value)]
-    if origin is tuple and options[-1] is Ellipsis:
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"{key} takes a list, got {value!r}")
-        return tuple(_coerce(key, v, options[0]) for v in value)
-    if origin is tuple:
-        if not isinstance(value, list | tuple) or len(value) != len(options):
-            raise ValueError(f"{key} takes {len(options)} values, got {value!r}")
-        return tuple(_coerce(key, v, o) for v, o in zip(value, options, strict=True))
-    kind = origin or hint
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return [_read(f"{key}[{i}]", v, options[0]) for i, v in enumerate(value)]
+    if kind is tuple:
+        several = options[-1] is Ellipsis
+        if not isinstance(value, list | tuple) or not (several or len(value) == len(options)):
+            count = "a list" if several else f"{len(options)} values"
+            raise ValueError(f"{key} takes {count}, got {value!r}")
+        each = options[:1] * len(value) if several else options
+        pairs = enumerate(zip(value, each, strict=True))
+        return tuple(_read(f"{key}[{i}]", v, o) for i, (v, o) in pairs)
+    if kind is float and type(value) is int:
         return float(value)
-    wrong_bool = isinstance(value, bool) and kind is not bool
-    if wrong_bool or not isinstance(value, kind):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{key} must be {_WORDS.get(kind, kind.__name__)}, got {value!r}")
     return value
-
-
-_WORDS = {
-    bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table",
-}  # fmt: skip

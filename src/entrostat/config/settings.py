@@ -1,7 +1,7 @@
 """The configuration of a training run: dataclasses.
 
 `method` and `task` are open tables, since their parameters depend on the name, and so are `trl` and
-`verl`, whose keys are another library's; their flags are read by `cli/open_flags.py`.
+`verl`, whose keys are another library's; their flags are read by `cli/flags.py`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,8 @@ from typing import Any, Literal
 import tyro
 
 from ..model_files import TINY
-from .instruments import (
-    MOST_PROMPTS,
-    MOST_TOKENS,
-    AlarmBand,
-    Analyze,
-    Evaluation,
-    Forecast,
-    Trackers,
-    check_set,
-    expectations,
-)
-from .instruments import EvalSet as EvalSet
+from .instruments import AlarmBand, Analyze, Evaluation, Forecast, Trackers, expectations
+from .ranges import MOST_TOKENS, check_device, check_ranges, within
 
 
 @dataclass
@@ -37,9 +27,9 @@ class Enough:
     Off while neither is set; where one is, the other is REPO's.
     """
 
-    group: int | None = None
+    group: int | None = within(None, 1)
     """Rollouts of every prompt that must be in; None takes two thirds, rounded up."""
-    share: float | None = None
+    share: float | None = within(None, 0, 1, above=True)
     """Share of all rollouts that must be in; None takes .9."""
 
     @property
@@ -60,26 +50,26 @@ class Sampling:
 
     engine: Literal["transformers", "vllm"] = "transformers"
     """What generates: transformers, or vLLM (the hosts trl and verl)."""
-    prompts: int = 32
+    prompts: int = within(32, 1, 10**5)
     """Prompts per iteration."""
-    rollouts: int = 8
+    rollouts: int = within(8, 1, 10**5)
     """Rollouts per prompt (the group, K)."""
-    max_new_tokens: int | None = None
+    max_new_tokens: int | None = within(None, 1, MOST_TOKENS)
     """Tokens a rollout may take, or one turn of it; None asks the task."""
-    max_context: int | None = None
+    max_context: int | None = within(None, 2)
     """Tokens of a prompt and its rollout together, all turns and what the environment says among
     them; None takes the model's."""
-    temperature: float = 1.0
+    temperature: float = within(1.0, 0, above=True)
     """Sampling temperature; statistics are of the policy at this temperature."""
-    top_p: float = 1.0
+    top_p: float = within(1.0, 0, 1, above=True)
     """Nucleus sampling; 1 keeps the whole distribution."""
-    batch: int = 256
+    batch: int = within(256, 1)
     """Sequences generated at once."""
     stop: tuple[str, ...] | None = None
     """Texts that end a rollout, as eos does; None asks the task, none at all turns its own off."""
     measure: bool = True
     """Measure the old policy in a pass of its own; false takes what the sampler saw (float32)."""
-    redraws: int = 0
+    redraws: int = within(0, 0, 255)
     """Times an iteration that prompts whose group has no signal are drawn anew (the lab)."""
     enough: Enough = field(default_factory=Enough)
 
@@ -98,28 +88,28 @@ class Prompt:
 class Optim:
     """Updates."""
 
-    lr: float | None = None
+    lr: float | None = within(None, 0, above=True)
     """Learning rate; None takes 3e-4 below ten million parameters, 1e-5 with LoRA, else 1e-6."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = within((0.9, 0.95), 0, 1, below=True)
     """AdamW's decay rates."""
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """The learning rate after the warm-up: it stays, or falls to `lr_min` by the run's end."""
-    lr_min: float = 0.0
+    lr_min: float = within(0.0, 0, 1)
     """Share of the learning rate that "cosine" and "linear" end at."""
-    warmup: int = 0
+    warmup: int = within(0, 0)
     """Updates over which the learning rate rises linearly to its value."""
-    clip: float = 1.0
+    clip: float = within(1.0, 0, above=True)
     """Largest gradient norm."""
-    epochs: int = 2
+    epochs: int = within(2, 1)
     """Passes over a rollout batch."""
-    minibatches: int = 2
+    minibatches: int = within(2, 1)
     """Updates per pass. 1 epoch of 1 minibatch is strictly on-policy."""
     keep_size: bool = False
     """Minibatches keep the size that they have of all rollouts, so that groups without a signal
     mean fewer updates (REPO 4; the lab). Else `minibatches` share what is left."""
-    micro_batch: int = 128
+    micro_batch: int = within(128, 1)
     """Sequences in memory at once; any value gives the same gradient."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] | None = (
         None
@@ -142,9 +132,9 @@ class Numerics:
 class Lora:
     """Low-rank adapters (extra `peft`)."""
 
-    rank: int = 0
+    rank: int = within(0, 0, 2**16)
     """0 trains the whole model."""
-    alpha: int = 32
+    alpha: int = within(32, 1)
     """Scale of the adapter."""
     targets: str = "all-linear"
     """Modules that get an adapter: "all-linear", or names separated by commas."""
@@ -154,13 +144,13 @@ class Lora:
 class Scoring:
     """Scorers of others, in processes of their own: reasoning-gym's, MODULE:FUNCTION graders."""
 
-    timeout: float = 10.0
+    timeout: float = within(10.0, 0, above=True)
     """Seconds for an answer; one that takes longer scores 0 and is counted (`reward/failed`)."""
-    workers: int = 0
+    workers: int = within(0, 0, 1024)
     """Processes; 0 takes one per processor, at most 16."""
-    environment_timeout: float = 60.0
+    environment_timeout: float = within(60.0, 0, above=True)
     """Seconds for a reply of an environment; a rollout whose environment takes longer scores 0."""
-    memory: int = 2048
+    memory: int = within(2048, 64)
     """MiB that such a process may take (Linux); an answer that takes more scores 0."""
     sandbox: Literal["auto", "unsafe"] = "auto"
     """Programs that the policy writes: "auto" isolates them, or refuses where that is impossible;
@@ -171,14 +161,14 @@ class Scoring:
 class Save:
     """What is written."""
 
-    checkpoint_every: int = 0
+    checkpoint_every: int = within(0, 0)
     """Iterations between checkpoints; a killed run loses what came after the last one. 0: every
     iteration where a checkpoint takes less than 64 MB, else by `checkpoint_minutes`."""
-    checkpoint_minutes: float = 10.0
+    checkpoint_minutes: float = within(10.0, 0, above=True)
     """Minutes between checkpoints where `checkpoint_every` is 0 and they are large."""
-    checkpoints: int = 2
+    checkpoints: int = within(2, 0)
     """Checkpoints kept; 0 keeps one until the final model is written."""
-    rollouts_every: int = 1
+    rollouts_every: int = within(1, 0)
     """Iterations between rollout dumps; 0 for none."""
     best: str = ""
     """A figure of the evaluations, "test/avg@k" say: the policy highest in it is kept in best/. Of
@@ -200,9 +190,9 @@ class TrainConfig:
     FILE.parquet or MODULE:CLASS; `entrostat tasks` lists their parameters."""
     model: str = TINY
     """A directory, a Hugging Face name, or a name of `entrostat model`: "tiny" ships with it."""
-    iterations: int = 150
+    iterations: int = within(150, 1, 10**9)
     """Rollout batches to train on."""
-    seed: int = 0
+    seed: int = within(0, 0, 2**32 - 1)
     """Decides prompts, samples, minibatches and selections."""
     output: str = ""
     """Run directory; empty for runs/METHOD-TASK-sSEED."""
@@ -213,7 +203,7 @@ class TrainConfig:
     the processor multiplies it faster (measured), else fp32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, for memory."""
-    threads: int = 0
+    threads: int = within(0, 0, 1024)
     """CPU threads; 0 takes one below ten million parameters, else what a short pass of the model
     is fastest with."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -242,38 +232,18 @@ class TrainConfig:
         Raises:
             ValueError: names the key, the value and its range.
         """
-        for key, (low, most) in _RANGES.items():
-            value = self._get(key)
-            if value is not None and value < low:
-                raise ValueError(f"{key} must be at least {low}, got {value}")
-            if value is not None and value > most:
-                raise ValueError(f"{key} must be at most {most}, got {value}")
+        check_ranges(self)
         if self.sampling.prompts * self.sampling.rollouts > 10**6:
             raise ValueError(
                 f"sampling: {self.sampling.prompts} prompts of {self.sampling.rollouts} rollouts "
                 "are more than a million per iteration; lower one of them"
             )
-        for key in (
-            "sampling.temperature", "optim.lr", "optim.clip", "save.checkpoint_minutes",
-            "scoring.timeout", "scoring.environment_timeout",
-        ):  # fmt: skip
-            value = self._get(key)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{key} must be above 0, got {value}")
-        if not all(0 <= beta < 1 for beta in self.optim.betas):
-            raise ValueError(f"optim.betas must be in [0, 1), got {self.optim.betas}")
-        if not 0 <= self.optim.lr_min <= 1:
-            raise ValueError(f"optim.lr_min must be in [0, 1], got {self.optim.lr_min}")
-        if not 0 < self.sampling.top_p <= 1:
-            raise ValueError(f"sampling.top_p must be in (0, 1], got {self.sampling.top_p}")
         enough = self.sampling.enough
         if enough.group is not None and enough.group > self.sampling.rollouts:
             raise ValueError(
                 f"sampling.enough.group must be at most sampling.rollouts "
                 f"({self.sampling.rollouts}), got {enough.group}"
             )
-        if enough.share is not None and not 0 < enough.share <= 1:
-            raise ValueError(f"sampling.enough.share must be in (0, 1], got {enough.share}")
         if self.sampling.redraws and (enough.on or not self.sampling.measure):
             raise ValueError(
                 f"sampling.redraws {self.sampling.redraws} takes whole groups, measured anew; "
@@ -287,7 +257,7 @@ class TrainConfig:
                 "--host trl, say"
             )
         for place, one in enumerate(self.eval.sets, 1):
-            check_set(place, one)
+            one.check(f"[[eval]] {place}: ")
         self.log.check(self.trl)
         self.alarm.check()
         expectations(self.expect)
@@ -305,8 +275,7 @@ class TrainConfig:
                     f"{key} {text!r} is no UTF-8, which config.toml is written in; rename it, or "
                     "link to it by another name"
                 )
-        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
-            raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
+        check_device("device", self.device)
         return self
 
     def _get(self, dotted: str) -> Any:
@@ -344,22 +313,6 @@ class TrainConfig:
         ]  # a parameter's default need not be None, so there it is a word
         return tomli_w.dumps(_plain(data))
 
-
-# whole numbers; above, a run would hang or crash where it begins: it is a slip
-_ANY = 2**31 - 1
-_RANGES = {
-    "iterations": (1, 10**9), "seed": (0, 2**32 - 1), "threads": (0, 1024),
-    "sampling.prompts": (1, 10**5), "sampling.rollouts": (1, 10**5),
-    "sampling.max_new_tokens": (1, MOST_TOKENS), "sampling.max_context": (2, _ANY),
-    "sampling.enough.group": (1, _ANY), "sampling.batch": (1, _ANY), "sampling.redraws": (0, 255),
-    "optim.epochs": (1, _ANY), "optim.minibatches": (1, _ANY), "optim.micro_batch": (1, _ANY),
-    "optim.warmup": (0, _ANY), "lora.rank": (0, 2**16), "lora.alpha": (1, _ANY),
-    "eval.prompts": (0, MOST_PROMPTS), "eval.samples": (1, MOST_PROMPTS), "eval.every": (0, _ANY),
-    "analyze.every": (0, _ANY), "forecast.every": (0, _ANY), "forecast.prompts": (1, _ANY),
-    "forecast.rollouts": (1, _ANY), "scoring.workers": (0, 1024), "scoring.memory": (64, _ANY),
-    "save.checkpoint_every": (0, _ANY), "save.checkpoints": (0, _ANY),
-    "save.rollouts_every": (0, _ANY),
-}  # fmt: skip
 
 # settings that a run resolves itself, with the value that asks it to
 _OPEN: dict[str, Any] = {

@@ -150,7 +150,7 @@ class ObservationTokenizer:
 
 
 def observation_tokenizer(policy: Policy, config: TrainConfig) -> ObservationTokenizer:
-    return ObservationTokenizer(policy, uses_chat(policy, config), config.prompt.system)
+    return ObservationTokenizer(policy, uses_chat(policy.tokenizer, config), config.prompt.system)
 
 
 @dataclass

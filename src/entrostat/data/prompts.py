@@ -56,9 +56,9 @@ def context_of(policy: Policy, config: TrainConfig) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def uses_chat(policy: Policy, config: TrainConfig) -> bool:
+def uses_chat(tokenizer: Any, config: TrainConfig) -> bool:
     chat = config.prompt.chat
-    return bool(policy.tokenizer.chat_template) if chat is None else chat
+    return bool(tokenizer.chat_template) if chat is None else chat
 
 
 def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
@@ -164,7 +164,7 @@ def encode(
             model's; `refusal` in its place, where no run has begun.
     """
     known, context = vocabulary(policy.model), context_of(policy, config)
-    chat = uses_chat(policy, config)
+    chat = uses_chat(policy.tokenizer, config)
     prompts = []
     for example in examples:
         ids = policy.encode(example.prompt, chat, config.prompt.system)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from ..logs.files import make_directory
 from .lm_eval import export
 from .models import EvaluatedModel, ProblemSet, evaluated_models, of_task, problem_sets
 from .progress import Display
-from .results import spelt
-from .runner import RESULTS, Sampler, Store, run_set, threads_of
+from .runner import RESULTS, Store, run_set, threads_of
 from .settings import EvalConfig
 
 
@@ -64,8 +62,13 @@ def run_evaluation(
         make_directory(root)
     except OSError as error:
         raise ValueError(f"output {str(root)!r}: {error.strerror}") from None
-    results = []
-    base = _base(config, display)
+    results, base = [], None
+    if config.base:
+        from .evaluator import load
+
+        (model,) = evaluated_models([config.base])
+        display.note(f"base: {config.base}")
+        base = load(model, copy.deepcopy(config), display.note)
     for one in subjects:
         directory = root if len(subjects) == 1 else root / one.name
         display.note(one.spec)
@@ -75,16 +78,6 @@ def run_evaluation(
     return root, results
 
 
-def _base(config: EvalConfig, display: Display) -> Any:
-    if not config.base:
-        return None
-    from .evaluator import load
-
-    (subject,) = evaluated_models([config.base])
-    display.note(f"base: {config.base}")
-    return load(subject, copy.deepcopy(config), display.note)
-
-
 def _evaluate(
     subject: EvaluatedModel, sets: Sequence[ProblemSet], config: EvalConfig, directory: Path,
     display: Display, base: Any,
@@ -92,77 +85,20 @@ def _evaluate(
     from ..data.scoring import Scorer
 
     config.threads = config.threads or threads_of(directory)  # as before, to the last bit
-    sampler, identity = _engine(subject, config, display, base)
-    with Store(directory, identity or subject.facts(), config.threads) as store:
-        results = store.results() or {}
-        found: dict[str, Any] = dict(results.get("sets", {}))
+    if config.engine == "vllm":
+        from .vllm import VllmSampler
+
+        sampler = VllmSampler.of(subject, config, display.note)
+    else:
+        from .evaluator import LabSampler, load
+
+        sampler = LabSampler(load(subject, config, display.note), config, subject, base)
+    with Store(directory, sampler.identity() or subject.facts(), config.threads) as store:
+        found = dict(store.results().get("sets", {}))
         for one in sets:
             with Scorer(one.task, config.scoring, display.note) as score:
                 display.begin(one.name)
                 found[one.name] = run_set(one, config, sampler, score, store, display)
                 display.end(one.name, found[one.name])
-            results = subject.facts() | {"sets": found}
-            store.write(RESULTS, results)
-    return results
-
-
-def _engine(
-    subject: EvaluatedModel, config: EvalConfig, display: Display, base: Any
-) -> tuple[Sampler, dict[str, Any]]:
-    """The sampler, and what tells its policy from another."""
-    if config.engine == "vllm":
-        from .vllm import VllmSampler
-
-        made = VllmSampler.of(subject, config, display.note)
-        return made, made.identity
-    from .evaluator import LabSampler, fingerprint, load
-
-    policy = load(subject, config, display.note)
-    return LabSampler(policy, config, subject, base), {"weights": fingerprint(policy)}
-
-
-SHOWN = (
-    "avg@{k}", "pass@1", "pass@{k}", "maj@{k}", "distinct", "ngram_diversity", "self_bleu",
-    "clusters", "entropy", "prompt_entropy", "prompt_entropy_ratio", "logp_gap", "auroc", "ece",
-    "length", "truncated", "failed",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Table:
-    """One set's figures for the terminal: a row per figure, a column per model."""
-
-    title: str
-    models: list[str]
-    rows: list[tuple[str, list[str]]]
-
-
-def tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    found = []
-    for name in dict.fromkeys(name for one in results for name in one["sets"]):
-        some = [(one["model"], one["sets"][name]) for one in results if name in one["sets"]]
-        rows = []
-        for key in SHOWN:
-            if key == "pass@1" and all(entry["k"] == 1 for _, entry in some):
-                continue
-            figures = [
-                entry["metrics"].get(key.replace("{k}", str(entry["k"]))) for _, entry in some
-            ]
-            cells = [cell(figure) for figure in figures]
-            if any(cells) and not (key == "failed" and all(f["value"] == 0 for f in figures)):
-                ks = {entry["k"] for _, entry in some}
-                k = str(ks.pop()) if len(ks) == 1 else "k"
-                rows.append((spelt(key.replace("{k}", k)), cells))
-        counts = " / ".join(dict.fromkeys(f"{e['n']} problems x {e['k']}" for _, e in some))
-        found.append(Table(f"{name}: {counts}", [model for model, _ in some], rows))
-    return found
-
-
-def cell(figure: Mapping[str, float | None] | None) -> str:
-    """A figure with its interval, 0.430 [0.380, 0.490]; empty where there is none."""
-    if figure is None or figure["value"] is None:
-        return ""
-    text = f"{figure['value']:.3f}"
-    if figure["low"] is None:
-        return text
-    return f"{text} [{figure['low']:.3f}, {figure['high']:.3f}]"
+            store.write(RESULTS, subject.facts() | {"sets": found})
+    return subject.facts() | {"sets": found}

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..config import TrainConfig
+from ..config import Sampling, TrainConfig
 from ..data.generation import Answers, answer
 from ..data.prompts import encode, new_tokens, stop_strings, turns_of, uses_chat
 from ..data.seeds import uniform
@@ -28,7 +28,7 @@ from ..models.policy import Policy
 from ..models.rollout import Sequences
 from ..runs import checkpoint as checkpoints
 from .in_training import prompt_entropies
-from .models import EvaluatedModel, ProblemSet, ends
+from .models import EvaluatedModel, ProblemSet
 from .runner import Answered, Asked
 from .settings import Decoding, EvalConfig
 
@@ -65,7 +65,42 @@ def fingerprint(policy: Policy) -> str:
     return digest.hexdigest()
 
 
-class LabSampler:
+class SetSettings:
+    """Of a sampler, how it settles a set: the run's own settings, with those that were given."""
+
+    def __init__(
+        self, tokenizer: Any, config: EvalConfig, subject: EvaluatedModel | None = None
+    ) -> None:
+        self._tokenizer, self._config = tokenizer, config
+        self._shared = _settings(config, None if subject is None else subject.config)
+        self._shared.model = "" if subject is None else subject.model
+
+    def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
+        own = self._of(one, decoding)
+        return {
+            "max_new_tokens": new_tokens(one.task, own, one.split),
+            "stop": list(stop_strings(one.task, own)),
+            "chat": uses_chat(self._tokenizer, own),
+            "system": own.prompt.system,
+            "precision": self._config.precision,
+        }
+
+    def _of(self, one: ProblemSet, decoding: Decoding) -> TrainConfig:
+        """What ends a response is as given, else on a run's own task as it trained."""
+        own, config = copy.deepcopy(self._shared), self._config
+        trained = own.sampling if one.task_name == own.task["name"] else Sampling()
+        own.task = {"name": one.task_name}
+        own.sampling = replace(
+            own.sampling, temperature=1.0 if decoding.greedy else decoding.temperature,
+            top_p=decoding.top_p, max_new_tokens=decoding.max_new_tokens or trained.max_new_tokens,
+            stop=trained.stop if config.stop is None else config.stop, batch=config.batch,
+        )  # fmt: skip
+        if own.prompt.chat is None:
+            own.prompt.chat = getattr(one.task, "chat", None)
+        return own
+
+
+class LabSampler(SetSettings):
     """Samples with a key-value cache, then measures what was sampled in passes of its own.
 
     `subject` is what is evaluated, for its run's prompts and for messages; `base` is the model
@@ -76,20 +111,11 @@ class LabSampler:
         self, policy: Policy, config: EvalConfig, subject: EvaluatedModel | None = None,
         base: Policy | None = None,
     ) -> None:  # fmt: skip
-        self._policy, self._base, self._config = policy, base, config
-        self._subject = subject
-        self._shared = _settings(config, None if subject is None else subject.config)
-        self._shared.model = "" if subject is None else subject.model
+        super().__init__(policy.tokenizer, config, subject)
+        self._policy, self._base = policy, base
 
-    def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
-        own = self._of(one, decoding)
-        return {
-            "max_new_tokens": new_tokens(one.task, own, one.split),
-            "stop": list(stop_strings(one.task, own)),
-            "chat": uses_chat(self._policy, own),
-            "system": own.prompt.system,
-            "precision": self._config.precision,
-        }
+    def identity(self) -> dict[str, Any]:
+        return {"weights": fingerprint(self._policy)}
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
         one, k, policy = asked.set, asked.decoding.k, self._policy
@@ -141,18 +167,6 @@ class LabSampler:
                 one = replace(one, scores=list(rewards), failed=sum(map(bool, reasons)))
             answered.append(one)
         return answered
-
-    def _of(self, one: ProblemSet, decoding: Decoding) -> TrainConfig:
-        own, config = copy.deepcopy(self._shared), self._config
-        own.task = {"name": one.task_name}
-        new, stop = ends(self._subject, one, decoding.max_new_tokens, config)
-        own.sampling = replace(
-            own.sampling, temperature=1.0 if decoding.greedy else decoding.temperature,
-            top_p=decoding.top_p, max_new_tokens=new, stop=stop, batch=config.batch,
-        )  # fmt: skip
-        if own.prompt.chat is None:
-            own.prompt.chat = getattr(one.task, "chat", None)
-        return own
 
 
 @torch.no_grad()

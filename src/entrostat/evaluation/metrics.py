@@ -197,19 +197,13 @@ def mutual_information(
         >>> round(mutual_information([0, 0, 1, 1], [0, 0, 1, 1], bins=2), 6)  # ln 2
         0.693147
     """
-    first, second = _numbers("mutual_information", "x", x), _numbers("mutual_information", "y", y)
-    if len(first) != len(second):
-        raise ValueError(
-            f"mutual_information: x has {len(first)} values and y {len(second)}; give both of the "
-            "same points"
-        )
+    where = "mutual_information"
+    first, second = _pair(where, x=x, y=y)
     grid = bins if isinstance(bins, tuple) else (bins, bins)
     if len(grid) != 2:
-        raise ValueError(
-            f"mutual_information: bins must be one number or (of x, of y), got {bins!r}"
-        )
+        raise ValueError(f"{where}: bins must be one number or (of x, of y), got {bins!r}")
     for count in grid:
-        _check_count("mutual_information", count, "bins")
+        _check_count(where, count, "bins")
     cells = np.histogram2d(first, second, bins=grid)[0]
     rows, columns, size = cells.sum(1), cells.sum(0), len(first)
     used = cells > 0
@@ -274,12 +268,7 @@ def calibration(logp: ArrayLike, score: ArrayLike, bins: int = 30) -> Calibratio
         >>> round(c.gap, 6), c.auc
         (0.2, 0.75)
     """
-    values, scores = _numbers("calibration", "logp", logp), _numbers("calibration", "score", score)
-    if len(values) != len(scores):
-        raise ValueError(
-            f"calibration: logp has {len(values)} responses and score {len(scores)}; give both of "
-            "the same responses"
-        )
+    values, scores = _pair("calibration", logp=logp, score=score)
     if values.max() > 1e-3:  # log-probs near 0 may round to above it
         raise ValueError(
             f"calibration: logp[{int(values.argmax())}] is {values.max():g}, above 0; give "
@@ -358,6 +347,16 @@ def _closest_other(length: int, lengths: Counter[int]) -> int:
 def _check_count(where: str, value: Any, name: str) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{where}: {name} must be a whole number of 1 or more, got {value!r}")
+
+
+def _pair(where: str, **lists: ArrayLike) -> list[NDArray[np.float64]]:
+    found = [_numbers(where, name, values) for name, values in lists.items()]
+    (first, a), (second, b) = ((name, len(one)) for name, one in zip(lists, found, strict=True))
+    if a != b:
+        raise ValueError(
+            f"{where}: {first} has {a} values and {second} {b}; give both of the same points"
+        )
+    return found
 
 
 def _numbers(where: str, name: str, values: ArrayLike) -> NDArray[np.float64]:

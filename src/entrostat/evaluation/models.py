@@ -16,7 +16,7 @@ from ..logs.lines import read_json
 from ..logs.run import called
 from ..tasks import Task, make_task, task_class
 from ..tasks.rows import SUFFIXES
-from .settings import ENDLESS, EvalConfig
+from .settings import ENDLESS
 
 FINAL = "final"
 KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps one)"}
@@ -37,20 +37,6 @@ class EvaluatedModel:
     def facts(self) -> dict[str, str | int | None]:
         own = {"run": str(self.run), "iteration": self.iteration} if self.run is not None else {}
         return {"model": self.spec, **own}
-
-
-def ends(
-    subject: EvaluatedModel | None, one: ProblemSet, new: int | None, config: EvalConfig
-) -> tuple[int | None, tuple[str, ...] | None]:
-    """What ends a response to a set: so many tokens, and texts; None for the task's.
-
-    As was given, else on a run's own task as it trained.
-    """
-    run = None if subject is None else subject.config
-    run = run or TrainConfig()
-    own = (run if one.task_name == run.task["name"] else TrainConfig()).sampling
-    stop = own.stop if config.stop is None else config.stop
-    return (own.max_new_tokens if new is None else new), stop
 
 
 def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[EvaluatedModel]:
@@ -207,9 +193,9 @@ def _check(sets: list[ProblemSet]) -> None:
         size = one.task.size(one.split)
         if size is not None and size < 1:
             raise ValueError(f"set {one.name!r}: it has no problems")
-        if (other := files.setdefault(one.file.lower(), one.name)) != one.name:
+        other = files.get(one.file.lower())
+        if other == one.name:
+            raise ValueError(f"set {other!r} is named twice")
+        if other is not None:
             raise ValueError(f"sets {other!r} and {one.name!r} would share the file {one.file!r}")
-    names = [one.name for one in sets]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"set {name!r} is named twice")
+        files[one.file.lower()] = one.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,13 +17,14 @@ class Display:
     _stream: Any = None
     _progress: Any = None
 
+    def __init__(self, stream: Any = None) -> None:
+        self._stream = stream
+
     def note(self, text: str) -> None:
-        """Something worth a line, as that a model's turn begins."""
         if self._stream is not None:
             say(text, self._stream)
 
     def begin(self, name: str) -> None:
-        """A set's turn begins."""
         self._name, self._said, self._sampled = name, 0.0, 0
         if self._stream is None or not self._stream.isatty():
             return
@@ -40,13 +40,11 @@ class Display:
         self._progress.start()
 
     def tokens(self, count: int) -> None:
-        """So many tokens were sampled."""
         if self._progress is not None:
             self._sampled += count
             self._progress.update(self._bar, sampled=f"{self._sampled} tokens")
 
     def problems(self, done: int, count: int) -> None:
-        """So many of a set's problems are done."""
         if self._progress is not None:
             self._progress.update(self._bar, completed=done, total=count)
         elif not self._said or time.monotonic() - self._said >= SECONDS:
@@ -64,10 +62,3 @@ class Display:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-
-class Shown(Display):
-    """One that shows something, on standard output unless another stream is given."""
-
-    def __init__(self, stream: Any = None) -> None:
-        self._stream = stream or sys.stdout

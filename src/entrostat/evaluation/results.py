@@ -49,8 +49,23 @@ def figures(
     return found
 
 
-def spelt(figure: str) -> str:
-    return _SPELT.get(figure, figure.replace("_", " "))
+def side_by_side(
+    entries: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, tuple[str, list[dict[str, float | None] | None]]]:
+    """Of figures by name ("pass@{k}"), those that an entry of results.json has a value of.
+
+    Each as it is spelt in tables, and by entry; None where an entry has no value.
+    """
+    ks = {str(entry["k"]) for entry in entries}
+    k = ks.pop() if len(ks) == 1 else "k"
+    found = {}
+    for name in names:
+        figures = [entry["metrics"].get(name.replace("{k}", str(entry["k"]))) for entry in entries]
+        known = [one if one is not None and one["value"] is not None else None for one in figures]
+        if any(known):
+            label = _SPELT.get(name, name.replace("{k}", k).replace("_", " "))
+            found[name] = (label, known)
+    return found
 
 
 def shown(ks: int) -> list[int]:

@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import RunStopped
-from ..logs.files import atomic, make_directory
+from ..logs.files import make_directory, replacing
 from ..logs.lines import JsonLines, finite, read_json
 from ..runs.run_directory import hold
 from ..tasks import Example, Task
@@ -73,6 +72,10 @@ class Sampler(Protocol):
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
         """What it resolves of a set: `max_new_tokens`, `stop`, `chat`, ... as plain data."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What tells its policy from another; empty where that is unknown."""
         ...
 
 
@@ -199,13 +202,12 @@ class Store:
         self._lock = hold(directory, "another process is evaluating there")
         make_directory(directory / "responses")
         self._kept = read_json(directory / SETTINGS)
-        before = self._kept.setdefault("subject", dict(subject))
-        if before != dict(subject):
+        changed = _changed(self._kept.setdefault("subject", dict(subject)), subject)
+        if changed:
             self._lock.close()
-            changed = [key for key in {*before, *subject} if before.get(key) != subject.get(key)]
             raise ValueError(
                 f"output {str(directory)!r} holds responses of another model ("
-                f"{', '.join(sorted(changed))} differs); choose another --output, or remove it"
+                f"{', '.join(changed)} differs); choose another --output, or remove it"
             )
         self._kept["threads"] = threads
 
@@ -217,31 +219,29 @@ class Store:
 
     def begin(self, one: ProblemSet, settings: Mapping[str, Any]) -> Responses:
         known = self._kept.setdefault("sets", {})
-        before, now = known.get(one.name), json.loads(json.dumps(settings))
-        if before is not None and before != now:
-            changed = [
-                f"{key} is {now.get(key)!r}, was {before.get(key)!r}"
-                for key in sorted({*before, *now})
-                if before.get(key) != now.get(key)
-            ]
+        now = json.loads(json.dumps(settings))
+        before = known.get(one.name, now)
+        if changed := _changed(before, now):
+            words = [f"{key} is {now.get(key)!r}, was {before.get(key)!r}" for key in changed[:3]]
             raise ValueError(
                 f"output {str(self.path)!r} holds responses of {one.name} under other settings: "
-                f"{', '.join(changed[:3])}; choose another --output"
+                f"{', '.join(words)}; choose another --output"
             )
         known[one.name] = now
         self.write(SETTINGS, self._kept)
         return Responses(self.path / "responses" / one.file)
 
     def write(self, name: str, value: Any) -> None:
-        try:
-            with atomic(self.path / name) as part:
-                text = json.dumps(value, indent=1, allow_nan=False)
-                part.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise RunStopped(f"could not write {self.path / name}: {error.strerror}") from error
+        with replacing(self.path / name) as part:
+            text = json.dumps(value, indent=1, allow_nan=False)
+            part.write_text(text + "\n", encoding="utf-8")
 
     def results(self) -> dict[str, Any]:
         return read_json(self.path / RESULTS)
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
 
 
 def threads_of(directory: Path) -> int:
@@ -252,12 +252,12 @@ def threads_of(directory: Path) -> int:
 
 class Responses:
     def __init__(self, path: Path) -> None:
-        self.path = path
-        rows = JsonLines(path).read()
+        self.path, self._log = path, JsonLines(path)
+        rows = self._log.read()
         self.lines = {row["problem"]: row for row in rows if type(row.get("problem")) is int}
-        whole = "".join(map(_line, self.lines.values())).encode()
+        whole = "".join(json.dumps(line) + "\n" for line in self.lines.values()).encode()
         if path.exists() and path.read_bytes() != whole:  # a line was cut short
-            with atomic(path) as part:
+            with replacing(path) as part:
                 part.write_bytes(whole)
 
     def missing(self, problems: Iterable[int]) -> list[int]:
@@ -265,19 +265,8 @@ class Responses:
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
         """Keep problems that were answered; what was written before stays intact."""
-        try:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write("".join(map(_line, lines)))
-        except OSError as error:
-            raise RunStopped(
-                f"could not write {self.path}: {error.strerror}; the same command goes on from "
-                "what was written before"
-            ) from error
+        self._log.append(lines)
         self.lines |= {line["problem"]: line for line in lines}
 
     def first(self, count: int) -> list[dict[str, Any]]:
         return [self.lines[i] for i in range(count) if i in self.lines]
-
-
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"

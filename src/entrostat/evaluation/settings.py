@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Literal
 
 from ..config import Scoring
+from ..config.ranges import check_device, check_ranges, within
 
 ENDLESS = 100  # problems of a set without an end
 
@@ -67,23 +67,23 @@ class EvalConfig:
     """Sets, separated by commas: a task's name, or NAME/SPLIT. A run alone knows its own."""
     preset: Literal["none", "cov", "opefo", "steer", "par", "repo"] = "none"
     """A paper's settings; what is given beside it wins."""
-    k: int | None = None
+    k: int | None = within(None, 1)
     """Responses per problem; None takes the preset's, else 16."""
-    temperature: float | None = None
+    temperature: float | None = within(None, 0)
     """Sampling temperature; None takes the preset's, else 1."""
-    top_p: float | None = None
+    top_p: float | None = within(None, 0, 1, above=True)
     """Nucleus sampling; None takes the preset's, else 1 (the whole distribution)."""
     greedy: bool | None = None
     """Take the likeliest token each time, one response per problem."""
-    max_new_tokens: int | None = None
+    max_new_tokens: int | None = within(None, 1)
     """Tokens a response may take; None takes the preset's, else on a run's own task those that it
     trained with, else the task's."""
     stop: tuple[str, ...] | None = None
     """Texts that end a response; None takes, on a run's own task, those that it trained with, else
     the task's; none at all turns them off."""
-    problems: int | None = None
+    problems: int | None = within(None, 1)
     """The first so many problems of each set; None takes all, or 100 where there is no end."""
-    seed: int = 0
+    seed: int = within(0, 0)
     """Decides samples: each problem's come from (seed, set, problem) alone."""
     engine: Literal["transformers", "vllm"] = "transformers"
     """What generates. vLLM measures no entropies and no clusters."""
@@ -95,53 +95,41 @@ class EvalConfig:
     """Use the tokenizer's chat template; None asks the run, then the task, else where there is."""
     prompt_system: str | None = None
     """System message for the chat template; None takes the run's."""
-    cluster_distance: float = 0.1
+    cluster_distance: float = within(0.1, 0)
     """Cosine distance at which responses' meanings are two; 0 leaves clusters out."""
-    resamples: int = 1000
+    resamples: int = within(1000, 0)
     """Of the problems, for 95% intervals (bootstrap); 0 leaves them out."""
     device: str = "auto"
     """"cpu", "cuda" or "auto"."""
     precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
     """Arithmetic of the model."""
-    threads: int = 0
+    threads: int = within(0, 0)
     """CPU threads; 0 takes one below ten million parameters, else what is fastest."""
-    batch: int = 256
+    batch: int = within(256, 1)
     """Responses generated at once."""
-    micro_batch: int = 32
+    micro_batch: int = within(32, 1)
     """Responses measured at once."""
     scoring: Scoring = field(default_factory=Scoring)
 
     def validate(self) -> EvalConfig:
-        for key, low in (
-            ("k", 1), ("max_new_tokens", 1), ("problems", 1), ("seed", 0), ("resamples", 0),
-            ("threads", 0), ("batch", 1), ("micro_batch", 1),
-        ):  # fmt: skip
-            value = getattr(self, key)
-            if value is not None and not low <= value < 2**31:
-                raise ValueError(f"--{key} must be at least {low}, got {value}")
-        for key in ("temperature", "cluster_distance"):
-            value = getattr(self, key)
-            if value is not None and not (isfinite(value) and value >= 0):
-                raise ValueError(f"--{key} must be 0 or more, got {value}")
+        check_ranges(self, "--")
         if self.temperature == 0:
             raise ValueError("--temperature 0 is greedy decoding: write --greedy")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"--top_p must be in (0, 1], got {self.top_p}")
         if self.greedy and (self.temperature or self.top_p):
             raise ValueError("--greedy takes the likeliest token: leave out temperature and top_p")
         if self.greedy and self.k is not None and self.k > 1:
             raise ValueError(f"--greedy gives {self.k} equal responses: leave out --k")
         if self.stop is not None and "" in self.stop:
             raise ValueError("--stop holds an empty text, which would end every response")
-        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
-            raise ValueError(f"--device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
+        check_device("--device", self.device)
         return self
 
     def decoding(self, task: str) -> Decoding:
         """For a task by name: the preset's, with what is given beside it."""
         found = PRESETS[self.preset].decoding(task) if self.preset != "none" else Decoding()
+        tokens = found.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
         if self.greedy:
-            return dataclasses.replace(GREEDY, max_new_tokens=self._tokens(found))
+            return dataclasses.replace(GREEDY, max_new_tokens=tokens)
         given = {
             key: value
             for key in ("k", "temperature", "top_p")
@@ -150,10 +138,7 @@ class EvalConfig:
         if found.greedy and (given or self.greedy is False):
             # a temperature or several responses are asked for where the paper takes one, the best
             found = Decoding(k=1)
-        return dataclasses.replace(found, **given, max_new_tokens=self._tokens(found))
-
-    def _tokens(self, found: Decoding) -> int | None:
-        return found.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
+        return dataclasses.replace(found, **given, max_new_tokens=tokens)
 
     def names(self) -> list[str]:
         return [name for part in self.on.split(",") if (name := part.strip())]

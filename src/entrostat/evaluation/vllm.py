@@ -12,30 +12,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..config import TrainConfig
 from ..models.policy import token_ids
-from .models import EvaluatedModel, ProblemSet, ends
+from .evaluator import SetSettings
+from .models import EvaluatedModel
 from .runner import Answered, Asked
-from .settings import Decoding, EvalConfig
+from .settings import EvalConfig
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": "auto"}
 
 
-class VllmSampler:
-    """Samples with a `vllm.LLM`.
-
-    `chat` says whether prompts go through the chat template; None asks the task, then the
-    tokenizer. The run of `subject` says what ends a response to its own task. `identity` tells the
-    policy from another (`weights_of`); it is empty where that is unknown.
-    """
+class VllmSampler(SetSettings):
+    """Samples with a `vllm.LLM` of the weights in a directory, or of a name."""
 
     def __init__(
-        self, engine: Any, config: EvalConfig, chat: bool | None = None, system: str = "",
-        subject: EvaluatedModel | None = None,
+        self, engine: Any, config: EvalConfig, subject: EvaluatedModel | None = None,
+        weights: str = "",
     ) -> None:  # fmt: skip
-        self._engine, self._config, self._chat, self._system = engine, config, chat, system
-        self._subject = subject
-        self.identity: dict[str, Any] = {}
+        super().__init__(engine.get_tokenizer(), config, subject)
+        self._engine, self._weights = engine, weights
+
+    def identity(self) -> dict[str, Any]:
+        return weights_of(self._weights)
 
     @classmethod
     def of(
@@ -60,22 +57,7 @@ class VllmSampler:
             model=model, dtype=PRECISIONS[config.precision], seed=config.seed,
             trust_remote_code=False,
         )  # fmt: skip
-        run = (subject.config or TrainConfig()).prompt
-        chat = run.chat if config.prompt_chat is None else config.prompt_chat
-        system = run.system if config.prompt_system is None else config.prompt_system
-        sampler = cls(engine, config, chat, system, subject)
-        sampler.identity = weights_of(model)
-        return sampler
-
-    def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
-        new, stop = ends(self._subject, one, decoding.max_new_tokens, self._config)
-        return {
-            "max_new_tokens": new or one.task.max_new_tokens(one.split),
-            "stop": list(getattr(one.task, "stop", ()) if stop is None else stop),
-            "chat": self._uses_chat(one),
-            "system": self._system,
-            "precision": self._config.precision,
-        }
+        return cls(engine, config, subject, model)
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
         one, decoding = asked.set, asked.decoding
@@ -99,21 +81,16 @@ class VllmSampler:
             )
             for problem in asked.problems
         ]
-        prompts = [self._prompt(one, example.prompt) for example in asked.examples]
+        tokenizer, system = self._tokenizer, own["system"] if own["chat"] else ""
+        ids = [
+            token_ids(tokenizer, [tokenizer.eos_token_id], example.prompt, own["chat"], system)
+            for example in asked.examples
+        ]
+        prompts = [{"prompt_token_ids": each} for each in ids]
         outputs = self._engine.generate(prompts, parameters, use_tqdm=False)
         answered = [_answered(output.outputs) for output in outputs]
         on_tokens(sum(sum(a.tokens) for a in answered))
         return answered
-
-    def _uses_chat(self, one: ProblemSet) -> bool:
-        chat = getattr(one.task, "chat", None) if self._chat is None else self._chat
-        return bool(self._engine.get_tokenizer().chat_template) if chat is None else chat
-
-    def _prompt(self, one: ProblemSet, prompt: str) -> dict[str, list[int]]:
-        chat, tokenizer = self._uses_chat(one), self._engine.get_tokenizer()
-        system = self._system if chat else ""
-        ids = token_ids(tokenizer, [tokenizer.eos_token_id], prompt, chat, system)
-        return {"prompt_token_ids": ids}
 
 
 def _answered(outputs: list[Any]) -> Answered:

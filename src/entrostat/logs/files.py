@@ -24,7 +24,7 @@ def writing(path: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or str(error)
         raise RunStopped(
             f"could not write {path}: {reason}. What was written before is intact; make room and "
-            "go on with: entrostat train --resume RUN"
+            "go on with the same command, a training with: entrostat train --resume RUN"
         ) from error
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.checkpoint_correlation import ENTROPIES, Checkpoint, OfSet
-from ..evaluation.results import of_problem, shown, spelt
+from ..evaluation.results import of_problem, shown, side_by_side
 from ..logs.lines import JsonLines
 from .figures import COLORS, Band, Curve, Panel, Points, draw, short, styled, svg_of
 from .page import _page, _write
@@ -84,32 +84,18 @@ def _table(
     entries: Sequence[Any], columns: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
     """The heads of those columns that some model has, and a row a model: (value, interval) each."""
-
-    def key(column: str, entry: Mapping[str, Any]) -> str:
-        return column.replace("{k}", str(entry["k"]))
-
-    kept = [
-        c for c in columns if any(_known(e["metrics"].get(key(c[0], e))) for *_, e, _ in entries)
-    ]
-    ks = {entry["k"] for *_, entry, _ in entries}
-    k = str(ks.pop()) if len(ks) == 1 else "k"
-    head = [(spelt(column.replace("{k}", k)), meaning) for column, meaning in kept]
+    names = [column for column, _ in columns]
+    found = side_by_side([entry for *_, entry, _ in entries], names)
+    head = [(found[name][0], meaning) for name, meaning in columns if name in found]
     rows = [
-        {
-            "name": name, "color": color,
-            "cells": [_cell(entry["metrics"].get(key(c, entry))) for c, _ in kept],
-        }
-        for name, color, entry, _ in entries
-    ]  # fmt: skip
+        {"name": name, "color": color, "cells": [_cell(cells[i]) for _, cells in found.values()]}
+        for i, (name, color, *_) in enumerate(entries)
+    ]
     return head, rows
 
 
-def _known(figure: Mapping[str, Any] | None) -> bool:
-    return figure is not None and figure["value"] is not None
-
-
 def _cell(figure: Mapping[str, Any] | None) -> tuple[str, str]:
-    if figure is None or figure["value"] is None:
+    if figure is None:
         return "—", ""
     if figure["low"] is None:
         return f"{figure['value']:.3f}", ""
@@ -128,7 +114,7 @@ def _curves(entries: Sequence[Any]) -> Panel:
             low, high = ([f[end] for f in found] for end in ("low", "high"))
             bands.append(Band("", places, low, high, color))
         votes = [(j, entry["metrics"][f"maj@{j}"]) for j in shown(entry["k"])
-                 if _known(entry["metrics"].get(f"maj@{j}"))]  # fmt: skip
+                 if entry["metrics"].get(f"maj@{j}", {}).get("value") is not None]  # fmt: skip
         if votes:
             values = [f["value"] for _, f in votes]
             curves.append(Curve(f"{name}: maj@k", [j for j, _ in votes], values, color, "--", 1.3))
