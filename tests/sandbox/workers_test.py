@@ -150,7 +150,6 @@ def test_only_plain_data_is_sent_and_the_pool_stays_usable(pool: Pool) -> None:
 def test_a_time_limit_is_each_calls_own(pool: Pool) -> None:
     """Many calls in a row may take longer together than one may alone; and one too slow is found
     when its time is over, not later."""
-    # the first ones are quick, so that a worker is given many of the others at once
     calls = [h("twice", 1)] * 400 + [h("slow", 0.05, 1)] * 120
     assert all(outcome.failure is None for outcome in pool.map(calls, 2.0))
     began = time.monotonic()
@@ -251,8 +250,10 @@ def test_frames_come_in_any_pieces() -> None:
         for fine, value in replies
     )
     for size in (1, 2, 5, len(data)):
-        frames = wire.Frames()
-        pieces = [data[i : i + size] for i in range(0, len(data), size)]
-        payloads = [payload for piece in pieces for payload in frames.feed(piece)]
+        received, payloads = bytearray(), []
+        for i in range(0, len(data), size):
+            received += data[i : i + size]
+            while (payload := wire.take_payload(received)) is not None:
+                payloads.append(payload)
         assert [list(wire.decode_reply(payload)) for payload in payloads] == replies
         assert [json.loads(payload) for payload in payloads] == replies

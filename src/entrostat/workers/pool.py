@@ -1,10 +1,10 @@
-"""The pool: hands calls to workers, watches the clock, puts outcomes in order."""
+"""The pool: a thread for each worker hands it one call after the other and watches the clock."""
 
 from __future__ import annotations
 
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import subprocess
@@ -13,13 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from .._processors import processors
 from . import server
-from .wire import Call, Frames, decode_reply, encode_call
+from .wire import Call, decode_reply, encode_call, take_payload
 
 Failure = Literal["raised", "timed out", "died"]
 MEMORY = 2 << 30
@@ -27,9 +28,6 @@ _BOOT = (
     "import json, sys; path, arguments = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from entrostat.workers.server import main; main(*arguments)"
 )
-# a worker is given so many seconds of work ahead, so that it need not wait for us between calls
-_AHEAD = 0.005
-_MOST_AHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -42,16 +40,41 @@ class Outcome:
     detail: str = ""  # the exception, the time limit, or how the worker ended
 
 
-@dataclass(eq=False)
 class _Worker:
-    """A worker as the pool sees it; `busy` are the calls given to it, the first it is at."""
+    """A worker process, and our end of its socket."""
 
-    pid: int
-    socket: socket.socket
-    frames: Frames = field(default_factory=Frames)
-    outgoing: bytearray = field(default_factory=bytearray)
-    busy: deque[int] = field(default_factory=deque)
-    since: float = 0.0
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid, self._socket = pid, connection
+        self._received = bytearray()
+
+    def quiet(self) -> bool:
+        """Whether it has neither ended nor said anything that nobody asked for."""
+        return not self._received and not select.select([self._socket], [], [], 0)[0]
+
+    def ask(self, frame: bytes, timeout: float) -> tuple[bool, Any]:
+        """What it replies to a call: (True, the value) or (False, what was raised).
+
+        Raises:
+            TimeoutError: no whole reply within `timeout` seconds.
+            OSError: it has ended.
+            ValueError: it gave something else than a reply.
+        """
+        end = time.monotonic() + timeout
+        self._socket.settimeout(timeout)
+        self._socket.sendall(frame)
+        while (payload := take_payload(self._received)) is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError
+            self._received += data
+        return decode_reply(payload)
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Pool:
@@ -77,10 +100,10 @@ class Pool:
         self._most = workers or min(16, processors())
         self._memory, self._patience = memory, patience
         self._server: tuple[subprocess.Popen[bytes], socket.socket] | None = None
-        self._workers: list[_Worker] = []
-        self._selector = selectors.DefaultSelector()
-        self._pace = _AHEAD  # seconds a call has taken of late
+        self._idle: list[_Worker] = []
+        self._pids: set[int] = set()  # of all workers
         self._one_at_a_time = threading.Lock()
+        self._with_server = threading.Lock()
 
     def __enter__(self) -> Pool:
         return self
@@ -97,25 +120,26 @@ class Pool:
         """
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
-        with self._one_at_a_time:
-            work = _Work(calls, deque(range(len(calls))), [None] * len(calls), timeout)
+        waiting = deque(enumerate(map(encode_call, calls)))
+        outcomes = [Outcome()] * len(calls)
+        at_once = min(self._most, len(calls))
+        with self._one_at_a_time, ThreadPoolExecutor(max(1, at_once)) as threads:
+            work = [threads.submit(self._work, waiting, outcomes, timeout) for _ in range(at_once)]
             try:
-                for key, _ in self._selector.select(0):  # who has died since the last calls
-                    self._receive(key.data, work)
-                while work.left:
-                    self._hand_out(work)
-                    self._listen(work)
+                for each in work:
+                    each.result()
             except BaseException:  # Ctrl-C: what workers are at concerns nobody any more
-                for worker in [worker for worker in self._workers if worker.busy]:
-                    self._end(worker)
+                waiting.clear()
+                for pid in list(self._pids):
+                    self._kill(pid)  # upon which the threads' waiting ends
                 raise
-            return [outcome for outcome in work.outcomes if outcome is not None]
+        return outcomes
 
     def close(self) -> None:
         """End all processes. The pool may be used again; it starts anew then."""
-        for worker in self._workers:
-            self._forget(worker)
-        self._workers = []
+        for worker in self._idle:
+            worker.close()
+        self._idle, self._pids = [], set()
         if self._server is not None:
             process, control = self._server
             self._server = None
@@ -126,79 +150,33 @@ class Pool:
                 process.kill()
                 process.wait()
 
-    def _hand_out(self, work: _Work) -> None:
-        ahead = max(1, min(_MOST_AHEAD, int(_AHEAD / max(self._pace, 1e-9))))
-        while work.waiting:
-            worker = min(self._workers, key=lambda w: len(w.busy), default=None)
-            if worker is None or (worker.busy and len(self._workers) < self._most):
-                worker = self._start()
-            if len(worker.busy) >= ahead:
-                break
-            place = work.waiting.popleft()
-            frame = encode_call(work.calls[place])
-            if not worker.busy:
-                worker.since = time.monotonic()
-            worker.busy.append(place)
-            worker.outgoing += frame
-        for worker in self._workers:
-            if worker.outgoing:
-                self._send(worker)
+    def _work(
+        self, waiting: deque[tuple[int, bytes]], outcomes: list[Outcome], timeout: float
+    ) -> None:
+        """A thread's: make calls until none waits."""
+        while waiting:
+            worker = self._take()
+            try:
+                place, frame = waiting.popleft()
+            except IndexError:
+                self._idle.append(worker)
+                return
+            outcomes[place] = self._make(worker, frame, timeout)
 
-    def _listen(self, work: _Work) -> None:
-        """Wait for answers, or for the first time limit that passes."""
-        busy = [worker for worker in self._workers if worker.busy]
-        first = min((worker.since for worker in busy), default=time.monotonic()) + work.timeout
-        events = self._selector.select(max(0.0, first - time.monotonic()))
-        for key, event in events:
-            worker: _Worker = key.data
-            if event & selectors.EVENT_WRITE:
-                self._send(worker)
-            if event & selectors.EVENT_READ:
-                self._receive(worker, work)
-        now = time.monotonic()
-        for worker in busy:
-            if worker in self._workers and worker.busy and now - worker.since > work.timeout:
-                self._lose(worker, work, "timed out", f"it took longer than {work.timeout:g} s")
-
-    def _send(self, worker: _Worker) -> None:
-        with suppress(OSError):  # a full buffer empties, an end is noticed where it is read
-            sent = worker.socket.send(worker.outgoing)
-            del worker.outgoing[:sent]
-        writes = selectors.EVENT_WRITE if worker.outgoing else 0
-        events = selectors.EVENT_READ | writes
-        if self._selector.get_key(worker.socket).events != events:
-            self._selector.modify(worker.socket, events, worker)
-
-    def _receive(self, worker: _Worker, work: _Work) -> None:
+    def _make(self, worker: _Worker, frame: bytes, timeout: float) -> Outcome:
+        """One call. Its worker is kept for the next, unless the call has cost it."""
         try:
-            data = worker.socket.recv(1 << 16)
-        except BlockingIOError:
-            return
+            returned, said = worker.ask(frame, timeout)
+        except TimeoutError:
+            self._end(worker)
+            return Outcome(None, "timed out", f"it took longer than {timeout:g} s")
         except OSError:
-            data = b""
-        try:
-            for payload in worker.frames.feed(data):
-                returned, said = decode_reply(payload)
-                if not worker.busy:
-                    raise ValueError("a worker gave an answer that nobody asked for")
-                now = time.monotonic()
-                self._pace += 0.1 * (now - worker.since - self._pace)
-                worker.since = now
-                outcome = Outcome(said) if returned else Outcome(None, "raised", said)
-                work.done(worker.busy.popleft(), outcome)
+            return Outcome(None, "died", self._how(self._end(worker)))
         except ValueError as error:
-            self._lose(worker, work, "died", str(error))
-            return
-        if not data:
-            self._lose(worker, work, "died")
-
-    def _lose(self, worker: _Worker, work: _Work, failure: Failure, detail: str = "") -> None:
-        """End a worker: the call it was at fails, those behind it go to others."""
-        place = worker.busy.popleft() if worker.busy else None
-        work.waiting.extendleft(reversed(worker.busy))
-        code = self._end(worker)
-        if place is not None:
-            work.done(place, Outcome(None, failure, detail or self._how(code)))
+            self._end(worker)
+            return Outcome(None, "died", str(error))
+        self._idle.append(worker)
+        return Outcome(said) if returned else Outcome(None, "raised", said)
 
     def _how(self, code: int | None) -> str:
         if code == server.OUT_OF_MEMORY:
@@ -208,35 +186,35 @@ class Pool:
                 return f"its process was ended by {signal.Signals(-code).name}"
         return "its process ended" if code is None else f"its process ended with exit code {code}"
 
-    def _start(self) -> _Worker:
+    def _take(self) -> _Worker:
+        """A worker that waits, or a new one."""
+        with suppress(IndexError):
+            while not (worker := self._idle.pop()).quiet():
+                self._end(worker)
+            return worker
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
+            with theirs, self._with_server:
                 pid = self._tell(server.START, 0, theirs)
                 if pid is None:  # the server has died since: once more with a new one
                     pid = self._tell(server.START, 0, theirs)
-            if pid is None:
-                raise RuntimeError("the process that starts workers has died twice")
+                if pid is None:
+                    raise RuntimeError("the process that starts workers has died twice")
+                self._pids.add(pid)
         except BaseException:
             ours.close()
             raise
-        ours.setblocking(False)
-        worker = _Worker(pid, ours)
-        self._workers.append(worker)
-        self._selector.register(ours, selectors.EVENT_READ, worker)
-        return worker
+        return _Worker(pid, ours)
 
     def _end(self, worker: _Worker) -> int | None:
         """Kill a worker and its group; its exit code, if anyone knows."""
-        self._workers.remove(worker)
-        self._forget(worker)
-        if self._server is None:
-            return None
-        return self._tell(server.END, worker.pid)
+        worker.close()
+        return self._kill(worker.pid)
 
-    def _forget(self, worker: _Worker) -> None:
-        self._selector.unregister(worker.socket)
-        worker.socket.close()
+    def _kill(self, pid: int) -> int | None:
+        with self._with_server:
+            self._pids.discard(pid)
+            return None if self._server is None else self._tell(server.END, pid)
 
     def _tell(self, order: bytes, pid: int, theirs: socket.socket | None = None) -> int | None:
         """What the server answers; None where it has died, and all its workers with it."""
@@ -250,9 +228,10 @@ class Pool:
             answer = control.recv(server.ANSWER.size, socket.MSG_WAITALL)
         if len(answer) == server.ANSWER.size:
             return server.ANSWER.unpack(answer)[0]
-        for worker in self._workers:  # Linux has ended them already
+        for pid in self._pids:  # Linux has ended them already
             with suppress(OSError):
-                os.killpg(worker.pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
+        self._pids.clear()
         control.close()
         process.kill()
         process.wait()
@@ -287,21 +266,3 @@ class Pool:
             raise
         self._server = process, ours
         return self._server
-
-
-@dataclass
-class _Work:
-    """The calls of one `map`, and what has become of them."""
-
-    calls: Sequence[Call]
-    waiting: deque[int]
-    outcomes: list[Outcome | None]
-    timeout: float
-    left: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.left = len(self.calls)
-
-    def done(self, place: int, outcome: Outcome) -> None:
-        self.outcomes[place] = outcome
-        self.left -= 1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import marshal
 import struct
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 HEADER = struct.Struct("!I")
@@ -89,26 +88,19 @@ def decode_reply(payload: bytes) -> tuple[bool, Any]:
     raise ValueError("a worker gave something else than a reply")
 
 
-class Frames:
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The payloads that are whole now; those before a bad one as well."""
-        self._bytes += data
-        start = 0
-        try:
-            while len(self._bytes) - start >= HEADER.size:
-                (length,) = HEADER.unpack_from(self._bytes, start)
-                if length > LONGEST_REPLY + 100:
-                    raise ValueError(f"a worker announced a reply of {length} bytes")
-                end = start + HEADER.size + length
-                if len(self._bytes) < end:
-                    return
-                yield bytes(self._bytes[start + HEADER.size : end])
-                start = end
-        finally:
-            del self._bytes[:start]
+def take_payload(received: bytearray) -> bytes | None:
+    """Cut the first payload off what was received; None where it is not whole yet."""
+    if len(received) < HEADER.size:
+        return None
+    (length,) = HEADER.unpack_from(received)
+    if length > LONGEST_REPLY + 100:
+        raise ValueError(f"a worker announced a reply of {length} bytes")
+    end = HEADER.size + length
+    if len(received) < end:
+        return None
+    payload = bytes(received[HEADER.size : end])
+    del received[:end]
+    return payload
 
 
 def _frame(payload: bytes) -> bytes:

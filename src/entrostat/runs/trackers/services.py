@@ -4,206 +4,204 @@ An iteration is a tracker's step. Nothing is uploaded but figures and settings: 
 no rollouts. To add a tracker, write a class here and put its name into `SERVICES` and
 `config.instruments.Tracker`.
 
-A tracker runs in a process of its own (`main`), which reads one order a line and answers each with
-one line:
-
-    {"folder": ..., "project": ..., ...}     -> {"imported": ...}, then {"begun": where}
-    {"iteration": 3, "figures": {...}}       -> {"done": 3}
-    {"alert": in words}                      -> {"done": null}
-    {"finish": true}                         -> {"finished": true}
-
-What goes wrong is the last answer: {"failed": in words}. Where orders end without "finish" the run
-was killed, and the tracker is told so.
-
 W&B and MLflow read what TRL and veRL have them do from the environment; that is where a resumed
 run's id goes. What the user has set there stays.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
 import secrets
 import shutil
-import sys
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from ...errors import in_one_line
+from ...config import TrainConfig
 from ...logs.files import atomic
 from ...logs.lines import read_json
 from ...logs.run import called
 
-Figures = Mapping[str, float]
 ALARM = "entropy alarm"
+FOLDER = "trackers"  # in a run's directory
 
 
-class Service(Protocol):
-    """What the class of a tracker has."""
+@dataclass(frozen=True)
+class Started:
+    """What a tracker is told of a run when it starts or resumes."""
 
-    title: ClassVar[str]  # the tracker's name in messages
-    # the module that the tracker imports; without it the run is refused before it starts. The extra
-    # that installs it has the tracker's name. "": Python is enough.
+    folder: Path  # RUN/trackers
+    project: str
+    name: str
+    settings: Mapping[str, Any]
+    id: str  # the attribute `id` of the tracker that is resumed; "" for a new run
+
+
+class Service:
+    """One run in a tracker, through the tracker's library; the base of all trackers.
+
+    Attributes:
+        title: the tracker's name in messages.
+        package: the module that the tracker imports; without it the run is refused before it
+            starts. The extra that installs it has the tracker's name.
+        id: the tracker's id of the run; a resumed run gets it back.
+        place: where the figures go, for the terminal.
+    """
+
+    title: ClassVar[str]
     package: ClassVar[str]
-    id: str  # the tracker's id of the run; a resumed run gets it back
-    place: str  # where the figures go, for the terminal
+    id: str
+    place: str
 
-    def __init__(self, start: Mapping[str, Any], id: str) -> None:
-        """Begin a run, or go on with one.
+    def __init__(self, run: Started) -> None:
+        """Start a run, or resume one."""
+        raise NotImplementedError
 
-        Args:
-            start: `folder` (RUN/trackers), `project`, `run` (the run's name), `config` (settings).
-            id: the attribute `id` of the run that is resumed; "" for a new run.
-        """
-        ...
-
-    def log(self, iteration: int, figures: Figures) -> None:
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         """Log an iteration's figures. Iterations come in order, each once."""
-        ...
+        raise NotImplementedError
 
-    def alert(self, words: str) -> None:
-        """Push a raised alarm, where the tracker can."""
-        ...
+    def alert(self, text: str) -> None:
+        """Push a raised alarm, where the tracker can; `alarm/raised` is among the figures."""
 
     def finish(self, ok: bool) -> None:
-        """Close the run; `ok` is False where training failed or was killed."""
-        ...
+        """Close the run; `ok` is False where training failed."""
+        raise NotImplementedError
 
 
-class WandB:
+class WandB(Service):
     """Weights & Biases; offline where there is no login, or no server, at the start."""
 
-    title: ClassVar[str] = "W&B"
-    package: ClassVar[str] = "wandb"
+    title, package = "W&B", "wandb"
 
-    def __init__(self, start: Mapping[str, Any], id: str) -> None:
+    def __init__(self, run: Started) -> None:
         import wandb
 
         given: dict[str, Any] = {
-            "project": start["project"], "name": start["run"], "id": id,
-            "dir": start["folder"], "config": start["config"], "resume": "allow",
+            "project": run.project, "name": run.name, "id": run.id, "dir": run.folder,
+            "config": dict(run.settings), "resume": "allow",
+            "reinit": "create_new",  # beside a run of the caller's, not in it
             "settings": wandb.Settings(silent=True, console="off", disable_code=True),
         }  # fmt: skip
+        mode = os.environ.get("WANDB_MODE") or (None if logged_in() else "offline")
         try:
-            self._run = wandb.init(**given)
+            self._run = wandb.init(**given, mode=mode)
         except wandb.Error:
-            if os.environ.get("WANDB_MODE"):
+            if mode:
                 raise
             self._run = wandb.init(**given, mode="offline")
         self.id = str(self._run.id)
         here = self._run.dir.removesuffix("/files")
         self.place = f"offline: wandb sync {here}" if self._run.offline else str(self._run.url)
 
-    def log(self, iteration: int, figures: Figures) -> None:
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         self._run.log(dict(figures), step=iteration, commit=True)
 
-    def alert(self, words: str) -> None:
-        self._run.alert(ALARM, words)
+    def alert(self, text: str) -> None:
+        self._run.alert(ALARM, text)
 
     def finish(self, ok: bool) -> None:
         self._run.finish(exit_code=0 if ok else 1)
 
 
-class Trackio:
-    """trackio: local, or where TRACKIO_SPACE_ID says. A run goes on under its name."""
+def logged_in() -> bool:
+    """Whether W&B has a key, without asking for one."""
+    import wandb
 
-    title: ClassVar[str] = "trackio"
-    package: ClassVar[str] = "trackio"
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except (TypeError, wandb.Error):  # a version that would ask, or a key that is none
+        return "WANDB_API_KEY" in os.environ
 
-    def __init__(self, start: Mapping[str, Any], id: str) -> None:
+
+class Trackio(Service):
+    """trackio: local, or where TRACKIO_SPACE_ID says. A run resumes under its name."""
+
+    title, package = "trackio", "trackio"
+
+    def __init__(self, run: Started) -> None:
         import trackio
 
-        self.id = id or start["run"]
+        self.id = run.id or run.name
         self._run = trackio.init(
-            start["project"], self.id, config=dict(start["config"]),
-            resume="allow" if id else "never", embed=False,
+            run.project, self.id, config=dict(run.settings),
+            resume="allow" if run.id else "never", embed=False,
         )  # fmt: skip
-        self.place = f"trackio show --project {start['project']}"
+        self.place = f"trackio show --project {run.project}"
 
-    def log(self, iteration: int, figures: Figures) -> None:
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         self._run.log(dict(figures), step=iteration)
 
-    def alert(self, words: str) -> None:
-        import trackio
-
-        trackio.alert(ALARM, words)
+    def alert(self, text: str) -> None:
+        alert_here(["trackio"], text)
 
     def finish(self, ok: bool) -> None:
         self._run.finish()
 
 
-class TensorBoard:
-    """Event files in the run's directory, by TensorBoard's own writer."""
+class TensorBoard(Service):
+    """Event files in the run's directory, by PyTorch's writer."""
 
-    title: ClassVar[str] = "TensorBoard"
-    package: ClassVar[str] = "tensorboard"
+    title, package = "TensorBoard", "tensorboard"
 
-    def __init__(self, start: Mapping[str, Any], id: str) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    def __init__(self, run: Started) -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-        folder = Path(start["folder"]) / "tensorboard"
-        self.id, self.place = id or "tensorboard", f"tensorboard --logdir {folder}"
-        self._writer, self._event, self._summary = EventFileWriter(str(folder)), Event, Summary
+        folder = run.folder / "tensorboard"
+        self.id, self.place = "tensorboard", f"tensorboard --logdir {folder}"
+        self._writer = SummaryWriter(str(folder))
 
-    def log(self, iteration: int, figures: Figures) -> None:
-        values = [self._summary.Value(tag=k, simple_value=v) for k, v in figures.items()]
-        summary = self._summary(value=values)
-        self._writer.add_event(self._event(wall_time=time.time(), step=iteration, summary=summary))
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, iteration)
         self._writer.flush()
-
-    def alert(self, words: str) -> None:
-        """None: it has no such thing; `alarm/raised` is among the figures."""
 
     def finish(self, ok: bool) -> None:
         self._writer.close()
 
 
-class MLflow:
+class MLflow(Service):
     """MLflow, where MLFLOW_TRACKING_URI says, else in its own default."""
 
-    title: ClassVar[str] = "MLflow"
-    package: ClassVar[str] = "mlflow"
+    title, package = "MLflow", "mlflow"
 
-    def __init__(self, start: Mapping[str, Any], id: str) -> None:
+    def __init__(self, run: Started) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
-        self._client, self._metric = MlflowClient(), Metric
-        if id:
-            self._client.update_run(id, status="RUNNING")
+        self._client, self._metric, self.id = MlflowClient(), Metric, run.id
+        if run.id:
+            self._client.update_run(run.id, status="RUNNING")
         else:
-            found = self._client.get_experiment_by_name(start["project"])
-            place = (
-                self._client.create_experiment(start["project"])
-                if found is None
-                else found.experiment_id
-            )
-            id = self._client.create_run(place, run_name=start["run"]).info.run_id
-            settings = [Param(k, str(v)[:500]) for k, v in flat(start["config"])]
-            for first in range(0, len(settings), 100):  # it takes so many at once
-                self._client.log_batch(id, params=settings[first : first + 100])
-        self.id, self.place = id, f"run {id} at {self._client.tracking_uri}"
+            found = self._client.get_experiment_by_name(run.project)
+            place = found.experiment_id if found else self._client.create_experiment(run.project)
+            self.id = self._client.create_run(place, run_name=run.name).info.run_id
+            settings = [Param(k, str(v)[:500]) for k, v in flat(run.settings)]
+            for first in range(0, len(settings), 100):  # a request takes so many
+                self._client.log_batch(self.id, params=settings[first : first + 100])
+        self.place = f"run {self.id} at {self._client.tracking_uri}"
 
-    def log(self, iteration: int, figures: Figures) -> None:
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [self._metric(mlflow_name(k), v, now, iteration) for k, v in figures.items()]
-        for first in range(0, len(metrics), 1000):
-            self._client.log_batch(self.id, metrics=metrics[first : first + 1000])
+        self._client.log_batch(self.id, metrics=metrics)
 
-    def alert(self, words: str) -> None:
-        self._client.set_tag(self.id, ALARM, words)
+    def alert(self, text: str) -> None:
+        self._client.set_tag(self.id, ALARM, text)
 
     def finish(self, ok: bool) -> None:
         self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
+
+
+SERVICES: dict[str, type[Service]] = {
+    "wandb": WandB, "trackio": Trackio, "tensorboard": TensorBoard, "mlflow": MLflow,
+}  # fmt: skip
+TITLES = {name: service.title for name, service in SERVICES.items()}
 
 
 def alert_here(names: Collection[str], words: str) -> None:
@@ -217,11 +215,6 @@ def alert_here(names: Collection[str], words: str) -> None:
 
         if wandb.run is not None:
             wandb.run.alert(ALARM, words)
-
-
-SERVICES: dict[str, type[Service]] = {
-    "wandb": WandB, "trackio": Trackio, "tensorboard": TensorBoard, "mlflow": MLflow,
-}  # fmt: skip
 
 
 def mlflow_name(key: str) -> str:
@@ -243,13 +236,6 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield mlflow_name(name), value
 
 
-if TYPE_CHECKING:
-    from ...config import TrainConfig
-
-FOLDER = "trackers"  # in a run's directory
-TITLES = {name: service.title for name, service in SERVICES.items()}
-
-
 def install(name: str) -> str:
     return f"pip install 'entrostat[{name}]'"
 
@@ -257,7 +243,7 @@ def install(name: str) -> str:
 def check_installed(names: Sequence[str]) -> None:
     for name in names:
         package = SERVICES[name].package
-        if package and util.find_spec(package) is None:
+        if util.find_spec(package) is None:
             raise ValueError(
                 f"log.to {name!r}: {TITLES[name]} is not installed; {install(name)}, or drop it"
             )
@@ -324,66 +310,3 @@ def open_folder(config: TrainConfig, path: Path, resume: bool) -> Path:
     if "wandb" in config.log.to and not read_seal(folder, "wandb")["id"]:
         write_seal(folder, "wandb", {"id": secrets.token_hex(4), "logged": -1, "place": ""})
     return folder
-
-
-_GRACE = 120.0  # seconds that a tracker may take to finish when the run was killed
-
-
-def main(name: str, answers: int) -> None:
-    threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
-
-    def answer(**said: Any) -> None:
-        with suppress(BrokenPipeError):  # the run has gone; what it said is still to be done
-            os.write(answers, json.dumps(said).encode() + b"\n")
-
-    try:
-        serve(name, answer)
-    except BaseException as error:  # SystemExit too, which libraries raise
-        import traceback
-
-        traceback.print_exc()  # into the log
-        answer(failed=f"raised {in_one_line(error)[:500]}")
-
-
-def serve(name: str, answer: Any) -> None:
-    start = json.loads(sys.stdin.buffer.readline())
-    service = SERVICES[name]
-    try:
-        if service.package:
-            importlib.import_module(service.package)
-    except BaseException as error:
-        answer(failed=f"cannot be imported ({in_one_line(error)[:300]})")
-        return
-    answer(imported=name)
-    folder = Path(start["folder"])
-    seal = read_seal(folder, name)
-    tracker = service(start, seal["id"])
-    seal |= {"id": tracker.id, "place": tracker.place}
-    write_seal(folder, name, seal)
-    answer(begun=tracker.place)
-    ok = False
-    for line in sys.stdin.buffer:
-        order = json.loads(line)
-        if "finish" in order:
-            ok = order["finish"]
-            break
-        if "alert" in order:
-            tracker.alert(order["alert"])
-            answer(done=None)
-            continue
-        if order["iteration"] > seal["logged"]:
-            # before it is given: where a kill comes between, a tracker lacks one and has none twice
-            write_seal(folder, name, seal | {"logged": order["iteration"]})
-            seal["logged"] = order["iteration"]
-            tracker.log(order["iteration"], order["figures"])
-        answer(done=order["iteration"])
-    tracker.finish(ok)
-    answer(finished=True)
-
-
-def _outlive(parent: int) -> None:
-    """End this process, hanging or not, some time after the one that started it."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    time.sleep(_GRACE)
-    os._exit(1)

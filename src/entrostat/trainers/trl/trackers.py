@@ -24,7 +24,14 @@ from transformers.integrations import (
 
 from ...config import TrainConfig
 from ...errors import in_one_line
-from ...runs.trackers.services import FOLDER, TITLES, environment, read_seal, write_seal
+from ...runs.trackers.services import (
+    FOLDER,
+    TITLES,
+    environment,
+    logged_in,
+    read_seal,
+    write_seal,
+)
 
 _KINDS = {
     WandbCallback: "wandb", TrackioCallback: "trackio", TensorBoardCallback: "tensorboard",
@@ -39,28 +46,20 @@ def told(config: TrainConfig, path: Path) -> Iterator[None]:
     for key, value in environment(config, path).items():
         os.environ.setdefault(key, value)
     if "wandb" in config.log.to:
+        import wandb
+
         os.environ.setdefault("WANDB_SILENT", "true")
         os.environ.setdefault("WANDB_CONSOLE", "off")  # the terminal is the run's
-        if "WANDB_MODE" not in os.environ and not _logged_in():
-            os.environ["WANDB_MODE"] = "offline"
+        if "WANDB_MODE" not in os.environ:
+            if not logged_in():
+                os.environ["WANDB_MODE"] = "offline"
+            wandb.teardown()  # it has read the environment, and would not again
     try:
         yield
     finally:
         for key in set(os.environ) - set(before):
             if key.startswith(("WANDB_", "MLFLOW_", "TENSORBOARD_")):
                 del os.environ[key]
-
-
-def _logged_in() -> bool:
-    """Whether W&B has a key, without asking for one."""
-    import wandb
-
-    try:
-        found = bool(wandb.login(prompt=False, verify=False))
-    except (TypeError, wandb.Error):  # a version that would ask, or a key that is none
-        found = "WANDB_API_KEY" in os.environ
-    wandb.teardown()  # it has read the environment, and would not again
-    return found
 
 
 def guard(trainer: Any, path: Path) -> None:

@@ -87,7 +87,7 @@ def check_configuration(overrides: Sequence[str]) -> None:
             raise ValueError(f"[verl]: {in_one_line(error)}") from None
     for name in SERVICES.keys() & set(config.trainer.logger):
         package = SERVICES[name].package
-        if package and util.find_spec(package) is None:
+        if util.find_spec(package) is None:
             raise ValueError(
                 f"trainer.logger {name!r}: veRL's environment has no {package}; pip install it "
                 "there, or drop it (log.to)"
