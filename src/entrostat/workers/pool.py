@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -49,7 +48,14 @@ class _Worker:
 
     def quiet(self) -> bool:
         """Whether it has neither ended nor said anything that nobody asked for."""
-        return not self._received and not select.select([self._socket], [], [], 0)[0]
+        self._socket.setblocking(False)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return not self._received
+        except OSError:
+            pass
+        return False
 
     def ask(self, frame: bytes, timeout: float) -> tuple[bool, Any]:
         """What it replies to a call: (True, the value) or (False, what was raised).
