@@ -104,7 +104,7 @@ def test_bad_open_flags(words: list[str], match: str) -> None:
         ({"optim": {"lr": 0}}, "optim.lr must be above 0, got 0"),
         ({"optim": {"lr": float("nan")}}, "optim.lr must be above 0"),
         ({"optim": {"betas": [0.9]}}, "optim.betas takes 2 values"),
-        ({"sampling": {"top_p": 1.5}}, "sampling.top_p must be at most 1, got 1.5"),
+        ({"sampling": {"top_p": 1.5}}, r"sampling.top_p must be in \(0, 1\], got 1.5"),
         ({"sampling": {"temperature": 0}}, "sampling.temperature must be above 0"),
         ({"precision": "bf17"}, "Did you mean 'bf16'"),
         ({"method": []}, "method is empty"),

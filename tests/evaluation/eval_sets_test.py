@@ -162,7 +162,7 @@ def test_a_list_of_tables_is_read_written_and_read_again(tmp_path: Path) -> None
         ([{}, {"name": "test", "split": "ood"}], r"2 sets are called 'test'; name them"),
         ([{"temperature": 0, "samples": 4}], "temperature 0 gives the same answer 4 times"),
         ([{"temperature": -1.0}], r"temperature must be at least 0, got -1"),
-        ([{"top_p": 0.0}], r"top_p must be above 0, got 0"),
+        ([{"top_p": 0.0}], r"top_p must be in \(0, 1\], got 0"),
         ([{"samples": 0}], r"\[\[eval\]\] 1: samples must be at least 1"),
         ([{}, {"every": -1}], r"\[\[eval\]\] 2: every must be at least 0"),
         ([{"sample": 2}], r"unknown key 'eval.sets\[0\].sample'. Did you mean 'eval.sets\[0\]"),

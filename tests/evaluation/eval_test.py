@@ -196,7 +196,7 @@ def test_settings_are_the_papers_unless_others_are_given() -> None:
         ({"k": 0}, "--k must be at least 1, got 0"),
         ({"temperature": 0.0}, "--temperature 0 is greedy decoding: write --greedy"),
         ({"temperature": -1.0}, "--temperature must be at least 0"),
-        ({"top_p": 0.0}, "--top_p must be above 0, got 0"),
+        ({"top_p": 0.0}, r"--top_p must be in \(0, 1\], got 0"),
         ({"greedy": True, "k": 4}, "--greedy gives 4 equal responses: leave out --k"),
         ({"greedy": True, "top_p": 0.5}, "leave out temperature and top_p"),
         ({"stop": ("",)}, "--stop holds an empty text"),

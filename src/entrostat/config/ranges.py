@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 # above, a run would hang or crash where it begins: it is a slip
@@ -10,11 +11,12 @@ MOST_PROMPTS, MOST_TOKENS, MOST = 10**5, 10**7, 2**31 - 1
 
 
 def within(
-    default: Any, low: float, high: float = MOST, *, above: bool = False, below: bool = False
+    default: Any, low: float, high: float | None = None, *, above: bool = False, below: bool = False
 ) -> Any:
     """A setting's default, and its range: [low, high], without low or high if `above` or `below`.
 
-    None passes, and every number of a tuple is checked.
+    Without `high` an integer is at most `MOST`. None passes, and every number of a tuple is
+    checked.
     """
     return dataclasses.field(default=default, metadata={"range": (low, high, above, below)})
 
@@ -31,17 +33,22 @@ def check_ranges(settings: Any, prefix: str = "") -> None:
             check_ranges(value, f"{prefix}{field.name}.")
         if "range" not in field.metadata:
             continue
-        low, high, above, below = field.metadata["range"]
         for number in value if isinstance(value, tuple) else (value,):
-            if number is None:
-                continue
-            bound = ""
-            if not (number > low if above else number >= low):
-                bound = f"{'above' if above else 'at least'} {low}"
-            elif not (number < high if below else number <= high):
-                bound = f"{'below' if below else 'at most'} {high}"
+            bound = "" if number is None else _bound(number, *field.metadata["range"])
             if bound:
                 raise ValueError(f"{prefix}{field.name} must be {bound}, got {number}")
+
+
+def _bound(number: float, low: float, high: float | None, above: bool, below: bool) -> str:
+    """The bound that a number breaks, in words; "" where it breaks none."""
+    most = MOST if high is None and isinstance(number, int) else high
+    small = not (number > low if above else number >= low)  # NaN, too
+    large = math.isinf(number) if most is None else not (number < most if below else number <= most)
+    if not small and not large:
+        return ""
+    if isinstance(number, float) and high is not None:
+        return f"in {'(' if above else '['}{low}, {high}{')' if below else ']'}"
+    return f"at most {most}" if large and most else f"{'above' if above else 'at least'} {low}"
 
 
 def check_device(name: str, device: str) -> None:
