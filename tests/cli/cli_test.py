@@ -221,7 +221,7 @@ def test_help_of_a_verb_by_either_spelling(capsys: pytest.CaptureFixture) -> Non
         (["report", "absent"], "absent"),
         (["study", "absent.toml"], "cannot read it"),
         (["study", "a", "--jobs", "x"], "--jobs must be"),
-        (["diagnose", "a", "--json=false"], "unknown option '--json'"),
+        (["diagnose", "a", "--json=false"], "--json takes no value, got 'false'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -105,8 +105,10 @@ def read(args: list[str], known: Mapping[str, str]) -> tuple[dict[str, Any], lis
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
         takes = known.get(name)
-        if not word.startswith("--") or takes is None or (equals and not takes):
+        if not word.startswith("--") or takes is None:
             rest.append(word)
+        elif equals and not takes:
+            raise ValueError(f"--{name} takes no value, got {value!r}")
         elif not takes:
             given[name] = True
         else:
