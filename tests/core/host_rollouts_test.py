@@ -319,3 +319,11 @@ def test_edits_of_rewards_and_of_advantages_add_up() -> None:
     assert (shaped.edited & ~more).any()
     assert (more & ~shaped.edited).any()
     assert torch.equal(ready.edited, shaped.edited | more)
+
+
+@pytest.mark.parametrize(("conventions", "idle"), [("entrostat", True), ("trl", False)])
+def test_without_any_reward(conventions: str, idle: bool) -> None:
+    batch = make_batch(rewards=torch.full((8,), NAN, dtype=torch.float64))
+    ready = es.make_objective("grpo", conventions=conventions).compute_advantages(batch)
+    assert ready.idle.tolist() == [idle] * 8
+    assert not ready.advantages.any()
