@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
@@ -42,7 +43,7 @@ class Started:
     id: str  # the attribute `id` of the tracker that is resumed; "" for a new run
 
 
-class Service:
+class Service(ABC):
     """One run in a tracker, through the tracker's library; the base of all trackers.
 
     Attributes:
@@ -58,20 +59,20 @@ class Service:
     id: str
     place: str
 
+    @abstractmethod
     def __init__(self, run: Started) -> None:
         """Start a run, or resume one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         """Log an iteration's figures. Iterations come in order, each once."""
-        raise NotImplementedError
 
-    def alert(self, text: str) -> None:
+    def alert(self, text: str) -> None:  # noqa: B027 - optional
         """Push a raised alarm, where the tracker can; `alarm/raised` is among the figures."""
 
+    @abstractmethod
     def finish(self, ok: bool) -> None:
         """Close the run; `ok` is False where training failed."""
-        raise NotImplementedError
 
 
 class WandB(Service):
