@@ -102,5 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return tell(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), code=1)
     except KeyboardInterrupt:
         resumes = verb in (studies.study_verb, evaluate.eval_verb)
-        say("\ninterrupted" + "; the same command goes on" * resumes, sys.stderr)
+        more = "; the same command goes on" if resumes else ""
+        say(f"\ninterrupted{more}", sys.stderr)
         return 130
