@@ -665,7 +665,7 @@ for step in range(start + 1, steps + 1):
     if mode == "lost" and step == 2:
         print("(raylet) A worker died or was killed while executing a task")
         sys.stdout.flush()
-        time.sleep(600)
+        time.sleep(60)
     if mode == "hang" and step == 2:
         Path(__file__).with_name("child").write_text(str(os.getpid()))
         time.sleep(600)
@@ -983,6 +983,16 @@ def test_a_resumed_run_keeps_its_settings(fake: Fake) -> None:
 def test_a_dead_worker_does_not_hang_the_run(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verl_run, "MOURNING", 0.2)
     monkeypatch.setattr(job, "_PATIENCE", (2.0, 2.0))
+    look = verl_run.Follower.look
+
+    def slow(follower: verl_run.Follower, last: bool = False) -> bool:
+        """A look that lasts until the worker is dead; iteration 1's row comes after it."""
+        alive = look(follower, last)
+        while not last and "died" not in Path("run/verl/from-000000.log").read_text():
+            time.sleep(0.01)
+        return alive
+
+    monkeypatch.setattr(verl_run.Follower, "look", slow)
     refused(
         lambda: verl_run.train(config_of(eval={"prompts": 0}), python=fake.does("lost")),
         "veRL did not go on after iteration 1: a worker died",

@@ -207,8 +207,9 @@ def _follow(
     try:
         while (code := job.ended()) is None and (broken is None or broken < MOURNING):
             wait(_LOOK)
+            died = job.broken()  # before the rows: a later look's are from after the death
             alive = follower.look()
-            if job.broken():
+            if died:
                 broken = 0.0
             elif broken is not None:  # where iterations go on, it was no part that matters
                 broken = None if alive else broken + _LOOK
