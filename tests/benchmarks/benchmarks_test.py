@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -147,6 +148,11 @@ def thermostat(bench: ModuleType, folder: Path) -> list[str]:
             "--output", str(folder)]  # fmt: skip
 
 
+def thermostat_cost(bench: ModuleType, folder: Path) -> list[str]:
+    bench.ProcessPoolExecutor = lambda *_: ThreadPoolExecutor(1)
+    return ["--rounds", "1", "--warm-up", "1", "--iterations", "1"]
+
+
 def thermostat_changes(bench: ModuleType, folder: Path) -> list[str]:
     bench.ITERATIONS, bench.CHANGE = 66, 30
 
@@ -218,6 +224,7 @@ SMALL: dict[str, Callable[[ModuleType, Path], list[str]]] = {
     "scale": plain("--rollouts", "4", "--length", "64"),
     "thermostat": thermostat,
     "thermostat_changes": thermostat_changes,
+    "thermostat_cost": thermostat_cost,
     "thermostat_plants": plain("--cases", "4"),
     "thermostat_words": thermostat_words,
     "token_stats": token_stats,

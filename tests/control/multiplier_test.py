@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import entrostat as es
 from builders import refused
 from entrostat.control import Multiplier, MultiplierState, Observation
+from entrostat.control import adamw as closed_form
 from entrostat.control import multiplier as module
 from entrostat.control.adamw import Coming, solve
 from entrostat.control.multiplier import Momentum, Response, lasting_part
@@ -47,21 +48,21 @@ def adamw(parameters: list[torch.nn.Parameter], steps: int, decay: float, lr: fl
 @pytest.mark.parametrize("steps", [0, 1, 7])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("size", [0.01, 3.0])  # below and above the clip
-def test_the_closed_form_is_the_optimizers_step(steps, decay, size):
+@pytest.mark.parametrize("piece", [1 << 17, 8, 5])  # both together; 8 + 4, 5; 5 + 5 + 2, 5
+def test_the_closed_form_is_the_optimizers_step(steps, decay, size, piece, monkeypatch):
+    monkeypatch.setattr(closed_form, "PIECE", piece)
     parameters = weights()
     optimizer = adamw(parameters, steps, decay)
     loss, entropy, c = [size * g for g in drawn(1)], drawn(2), 0.4
     coming = Coming(optimizer, loss, entropy, CLIP)
-    foretold = coming.change(c, coming.clipping(c, coming.products()))
-    steps_foretold = list(coming.steps(c, coming.clipping(c, coming.products())))
+    foretold, steps = coming.change(c), torch.cat(list(coming.steps(c)))
     before = [p.detach().clone() for p in parameters]
     for p, g, h in zip(parameters, loss, entropy, strict=True):
         p.grad = g - c * h
     torch.nn.utils.clip_grad_norm_(parameters, CLIP)
     optimizer.step()
     moved = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
-    for mine, true in zip(steps_foretold, moved, strict=True):
-        assert_close(mine, true, rtol=1e-7, atol=1e-12)
+    assert_close(steps, torch.cat([m.flatten() for m in moved]), rtol=1e-7, atol=1e-12)
     wanted = sum(float((h * s).sum()) for h, s in zip(entropy, moved, strict=True))
     assert foretold == pytest.approx(wanted, rel=1e-7)
 
@@ -70,11 +71,11 @@ def test_nothing_is_written_into_the_optimizer():
     parameters = weights()
     optimizer = adamw(parameters, 3, 0.1)
     before = json.dumps([[x.tolist() for x in s.values()] for s in optimizer.state.values()])
-    coming = Coming(optimizer, drawn(1), drawn(2), CLIP)
-    coming.change(0.3, 1.0, inside=0.2)
+    loss = drawn(1)
+    Coming(optimizer, loss, drawn(2), CLIP).change(0.3, inside=0.2)
     after = json.dumps([[x.tolist() for x in s.values()] for s in optimizer.state.values()])
     assert after == before
-    for g, again in zip(coming.loss, drawn(1), strict=True):
+    for g, again in zip(loss, drawn(1), strict=True):
         assert torch.equal(g, again)
 
 
@@ -103,7 +104,7 @@ def test_first_order_errors_fall_with_the_square_of_the_learning_rate():
         g = torch.Generator().manual_seed(4)
         loss = [torch.randn(p.shape, generator=g, dtype=torch.float64) for p in parameters]
         coming = Coming(optimizer, loss, entropy, CLIP)
-        foretold = coming.change(0.3, coming.clipping(0.3, coming.products()))
+        foretold = coming.change(0.3)
         for p, a, b in zip(parameters, loss, entropy, strict=True):
             p.grad = a - 0.3 * b
         torch.nn.utils.clip_grad_norm_(parameters, CLIP)

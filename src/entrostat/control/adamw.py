@@ -11,80 +11,102 @@ change of the mean entropy, whose gradient is h, is <h, s(c)>.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 EVALUATIONS = 12  # of the change, at most, to find a multiplier
+# elements of a piece: of small tensors calls are what costs, and large ones leave the cache
+PIECE = 1 << 17
+
+# of several small parameters or a part of one, flat: p, g, h, m, v [n] each; their settings; t + 1
+_Piece = tuple[Sequence[Tensor], dict[str, Any], float]
 
 
-@dataclass(frozen=True)
 class Coming:
     """The coming update as a function of the multiplier; nothing here changes the optimizer.
 
-    Attributes:
+    Args:
         optimizer: AdamW, as it stands.
         loss: g of each of its parameters, before clipping.
         entropy: h of each.
         clip: the largest norm that clipping leaves; infinite without.
     """
 
-    optimizer: torch.optim.Optimizer
-    loss: Sequence[Tensor]
-    entropy: Sequence[Tensor]
-    clip: float
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, loss: Sequence[Tensor], entropy: Sequence[Tensor],
+        clip: float,
+    ) -> None:  # fmt: skip
+        self.optimizer, self._clip = optimizer, clip
+        self._pieces = list(_pieces(optimizer, loss, entropy))
 
+    @cached_property
     def products(self) -> tuple[float, float, float]:
         """<g, g>, <g, h> and <h, h>."""
-        pairs = [(self.loss, self.loss), (self.loss, self.entropy), (self.entropy, self.entropy)]
-        gg, gh, hh = (float(sum(map(_dot, a, b))) for a, b in pairs)
+        rows = (tensors for tensors, _, _ in self._pieces)
+        terms = [(_dot(g, g), _dot(g, h), _dot(h, h)) for _, g, h, _, _ in rows]
+        gg, gh, hh = (float(sum(each)) for each in zip(*terms, strict=True))
         return gg, gh, hh
 
-    def clipping(self, c: float, products: tuple[float, float, float]) -> float:
+    def clipping(self, c: float) -> float:
         """kappa(c), as `torch.nn.utils.clip_grad_norm_` has it."""
-        gg, gh, hh = products
+        gg, gh, hh = self.products
         norm = max(gg - 2 * c * gh + c * c * hh, 0.0) ** 0.5
-        return min(1.0, self.clip / (norm + 1e-6))
+        return min(1.0, self._clip / (norm + 1e-6))
 
-    def change(self, c: float, kappa: float, inside: float = 0.0) -> float:
+    def change(self, c: float, inside: float = 0.0) -> float:
         """<h, s(c)>, nats.
 
         Args:
             c: the multiplier.
-            kappa: what clipping leaves.
             inside: so much of h is added to the momentum m first.
         """
-        steps = self.steps(c, kappa, inside)
-        return float(sum(map(_dot, self.entropy, steps)))
+        steps = zip(self._pieces, self.steps(c, inside), strict=True)
+        return float(sum(_dot(h, step) for ((_, _, h, *_), _, _), step in steps))
 
-    def steps(self, c: float, kappa: float, inside: float = 0.0) -> Iterator[Tensor]:
-        """s(c) of each parameter, one at a time."""
-        places = iter(zip(self.loss, self.entropy, strict=True))
-        for group in self.optimizer.param_groups:
-            for p in group["params"]:
-                g, h = next(places)
-                x = torch.sub(g, h, alpha=c).mul_(kappa)
-                yield _step(self.optimizer.state.get(p, {}), group, p, x, h, inside)
+    def steps(self, c: float, inside: float = 0.0) -> Iterator[Tensor]:
+        """s(c), flat, in pieces of the parameters in their order."""
+        kappa = self.clipping(c)
+        for (p, g, h, m, v), group, t in self._pieces:
+            (b1, b2), lr = group["betas"], group["lr"]
+            x = torch.sub(g, h, alpha=c).mul_(kappa)
+            square = x.square().mul_(1 - b2).add_(v, alpha=b2)
+            mean = x.mul_(1 - b1).add_(m, alpha=b1).add_(h, alpha=b1 * inside)
+            square.div_(1 - b2**t).sqrt_().add_(group["eps"])
+            step = mean.div_(square).mul_(-lr / (1 - b1**t))
+            yield step.sub_(p, alpha=lr * group["weight_decay"])
 
 
-def _step(
-    state: dict[str, Any], group: dict[str, Any], p: Tensor, x: Tensor, h: Tensor, inside: float
-) -> Tensor:
-    # in place: every pass over a large model counts
-    (b1, b2), lr, t = group["betas"], group["lr"], float(state.get("step", 0)) + 1
-    v = x.square().mul_(1 - b2)
-    m = x.mul_(1 - b1)
-    if "exp_avg" in state:
-        m.add_(state["exp_avg"], alpha=b1).add_(h, alpha=b1 * inside)
-        v.add_(state["exp_avg_sq"], alpha=b2)
-    step = m.div_(v.div_(1 - b2**t).sqrt_().add_(group["eps"])).mul_(-lr / (1 - b1**t))
-    return step.sub_(p.detach(), alpha=lr * group["weight_decay"])
+def _pieces(
+    optimizer: torch.optim.Optimizer, loss: Sequence[Tensor], entropy: Sequence[Tensor]
+) -> Iterator[_Piece]:
+    gradients = iter(zip(loss, entropy, strict=True))
+    for group in optimizer.param_groups:
+        small: list[Sequence[Tensor]] = []
+        t = size = 0.0
+        for p in group["params"]:
+            g, h = next(gradients)
+            state = optimizer.state.get(p, {})
+            m, v = (state[k] if state else torch.zeros_like(p) for k in ("exp_avg", "exp_avg_sq"))
+            flat, now = [x.detach().flatten() for x in (p, g, h, m, v)], state.get("step", 0) + 1
+            if small and (now != t or size + p.numel() > PIECE):
+                yield [*map(torch.cat, zip(*small, strict=True))], group, t
+                small, size = [], 0
+            t = float(now)
+            if p.numel() < PIECE:
+                small.append(flat)
+                size += p.numel()
+            else:
+                for parts in zip(*(x.split(PIECE) for x in flat), strict=True):
+                    yield parts, group, t
+        if small:
+            yield [*map(torch.cat, zip(*small, strict=True))], group, t
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return torch.linalg.vecdot(a.flatten(), b.flatten()).double()
+    return torch.linalg.vecdot(a, b).double()
 
 
 def solve(

@@ -182,26 +182,24 @@ class Hold:
         if not steps_made(coming.optimizer):
             self._wait()
             return 0.0
-        law, state, products = self.law, self.state, coming.products()
-        held = momentum(coming.optimizer)
+        law, state, held = self.law, self.state, momentum(coming.optimizer)
         # of momentum, so much is taken as if it had held the multiplier all along
         lasting = lasting_part(held.young, held.lasting, updates)
         past = (lasting - held.young) / max(1 - held.young, 1e-30)
 
         def change(c: float) -> float:
-            kappa = coming.clipping(c, products)
-            return coming.change(c, kappa, past * (state.inside - kappa * c * held.corrected))
+            own = coming.clipping(c) * c * held.corrected
+            return coming.change(c, past * (state.inside - own))
 
         assert state.target is not None
-        norm = products[2] ** 0.5
+        norm = coming.products[2] ** 0.5
         tolerance, ends = TOLERANCE * state.target / updates, law.ends(state, norm)
 
         def multiplier(wanted: float) -> float:
             return solve(change, wanted, *ends, state.value, tolerance)
 
         c = law.slow(multiplier, state, updates, held.pace)
-        foretold = coming.change(c, coming.clipping(c, products))
-        self.state = law.decided(state, c, foretold, norm)
+        self.state = law.decided(state, c, coming.change(c), norm)
         return c
 
     def _wait(self) -> None:

@@ -51,7 +51,7 @@ def solve(state: State, hold: Hold, entropy: Gradient) -> None:
     """
     loss = [torch.zeros_like(p) if p.grad is None else p.grad for p in entropy.parameters]
     coming = Coming(state.optimizer, loss, entropy.values, state.config.optim.clip)
-    if all(map(math.isfinite, coming.products())):  # else the update is skipped, or the run ends
+    if all(map(math.isfinite, coming.products)):  # else the update is skipped, or the run ends
         c = hold.solve(coming, state.config.updates)
         for p, g, h in zip(entropy.parameters, loss, entropy.values, strict=True):
             p.grad = g.sub_(h, alpha=c)
