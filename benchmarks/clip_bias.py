@@ -104,13 +104,13 @@ def watch(config: TrainConfig) -> Counts:
     """Train, counting before every update but the first of a batch."""
     counts, update = Counts(), updates.update
 
-    def counting(state, batch, sequences, *rest: Any, fresh: bool, **more: Any) -> Any:
-        if not fresh:
+    def counting(state, batch, sequences, *rest: Any, made: int, **more: Any) -> Any:
+        if made:
             temperature, size = config.sampling.temperature, config.optim.micro_batch
             now = state.policy.measure(sequences, temperature, size)
             current = batch.replace(logp=now.logp, entropy=now.entropy)
             counts.add(current, state.objective, torch.Generator().manual_seed(0))
-        return update(state, batch, sequences, *rest, fresh=fresh, **more)
+        return update(state, batch, sequences, *rest, made=made, **more)
 
     with mock.patch.object(updates, "update", counting):
         train(config)

@@ -91,6 +91,7 @@ def main() -> None:
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
                 task = process.submit(run, job, METHODS[name], seed, args.warm_up, counted)
                 found[name].append(task.result())
+            print(f"  {name}: {found[name][-1][0]:.3g} s", file=sys.stderr)
     print("| method | seconds of an iteration | of the first method's | peak memory, GB |")
     print("| --- | --- | --- | --- |")
     first = found[args.methods[0]]

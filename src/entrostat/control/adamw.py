@@ -46,7 +46,7 @@ class Coming:
     def products(self) -> tuple[float, float, float]:
         """<g, g>, <g, h> and <h, h>."""
         rows = (tensors for tensors, _, _ in self._pieces)
-        terms = [(_dot(g, g), _dot(g, h), _dot(h, h)) for _, g, h, _, _ in rows]
+        terms = [(dot(g, g), dot(g, h), dot(h, h)) for _, g, h, _, _ in rows]
         gg, gh, hh = (float(sum(each)) for each in zip(*terms, strict=True))
         return gg, gh, hh
 
@@ -64,7 +64,7 @@ class Coming:
             inside: so much of h is added to the momentum m first.
         """
         steps = zip(self._pieces, self.steps(c, inside), strict=True)
-        return float(sum(_dot(h, step) for ((_, _, h, *_), _, _), step in steps))
+        return float(sum(dot(h, step) for ((_, _, h, *_), _, _), step in steps))
 
     def steps(self, c: float, inside: float = 0.0) -> Iterator[Tensor]:
         """s(c), flat, in pieces of the parameters in their order."""
@@ -105,7 +105,8 @@ def _pieces(
             yield [*map(torch.cat, zip(*small, strict=True))], group, t
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """<a, b> of flat tensors, float64."""
     return torch.linalg.vecdot(a, b).double()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..control.adamw import Coming, solve
+from ..control.adamw import PIECE, Coming, dot, solve
 from ..control.multiplier import Momentum, Multiplier, MultiplierState, Response, lasting_part
 from ..core.batch import TokenBatch
 from ..core.objective import Objective
@@ -279,21 +279,23 @@ def response(
     """
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     sums, b1, t = torch.zeros(3, dtype=torch.float64), 0.0, steps_made(optimizer)
-    for p, h in zip(parameters, entropy, strict=True):
+    for p, whole in zip(parameters, entropy, strict=True):
         state = optimizer.state.get(p, {})
-        if not state or h is None:
+        if not state or whole is None:
             continue
         if not {"step", "exp_avg", "exp_avg_sq"} <= state.keys():
             raise ValueError(_NOT_ADAM.format(_kind(optimizer), ", ".join(state)))
         group = groups[id(p)]
         b1, b2 = map(float, group["betas"])
         mean = _whole(state["exp_avg_sq"].sum()) / state["exp_avg_sq"].numel()
-        h, m, v = (_local(x) for x in (h, state["exp_avg"], state["exp_avg_sq"]))
-        # the coming gradient's part of the coming v: its square is expected to be the mean
-        v = torch.lerp(v, mean, (1 - b2) / (1 - b2 ** (t + 1))) / (1 - b2**t)
-        Ph = h * float(group["lr"]) / v.sqrt_().add_(group["eps"])
-        products = ((Ph, m), (Ph, h), (h, h))
-        sums += torch.stack([(x * y).sum(dtype=torch.float64) for x, y in products]).cpu()
+        parts = [_local(x).split(PIECE) for x in (whole, state["exp_avg"], state["exp_avg_sq"])]
+        terms = torch.zeros(3, dtype=torch.float64, device=mean.device)
+        for h, m, v in zip(*parts, strict=True):
+            # the coming gradient's part of the coming v: its square is expected to be the mean
+            v = torch.lerp(v, mean, (1 - b2) / (1 - b2 ** (t + 1))).div_(1 - b2**t)
+            Ph = torch.div(h, v.sqrt_().add_(group["eps"])).mul_(float(group["lr"]))
+            terms += torch.stack([dot(Ph, m), dot(Ph, h), dot(h, h)])
+        sums += terms.cpu()
     A, B, hh = (sums if total is None else total(sums)).tolist()
     return Response(-A / (1 - b1**t), B, hh**0.5)
 
@@ -328,5 +330,5 @@ def _whole(x: Any) -> Tensor:
 
 
 def _local(x: Any) -> Tensor:
-    """This process's part of a sharded tensor (FSDP2)."""
-    return (x.to_local() if hasattr(x, "to_local") else x).float()
+    """This process's part of a sharded tensor (FSDP2), flat."""
+    return (x.to_local() if hasattr(x, "to_local") else x).flatten().float()

@@ -300,7 +300,7 @@ def pieces_apart(state: State, selection: Selection) -> tuple[int, int, float]:
         chance = generator(config.seed, 1, "select", state.policy.device)
         update(
             replace(state, config=config, optimizer=optimizer, scaler=scaler), selection.batch[few],
-            selection.sequences[few], chance, fresh=False, where="the doctor's update",
+            selection.sequences[few], chance, made=1, where="the doctor's update",
         )  # fmt: skip
         grads = [p.grad for p in state.policy.trained().values()]
         found.append([torch.zeros(()) if g is None else g.detach().clone() for g in grads])

@@ -26,7 +26,7 @@ from ...models.rounding import exact_figures, rounds, with_rounded_ratio
 from ...runs.schedule import learning_rate_at
 from ..hold import Hold, Moved
 from .experience import Selection
-from .held import Gradient, look, solve
+from .held import Gradient, decide
 from .state import State
 
 _KEPT = (
@@ -42,11 +42,7 @@ def update_policy(
     config, before = state.config, state.updates
     place = (iteration - 1) * config.updates  # of an update among those planned
     # on the CPU: the same tokens are selected whatever the device
-    select, looking = (
-        generator(config.seed, iteration, purpose, torch.device("cpu"))
-        for purpose in ("select", "hold")
-    )
-    hold = Hold.of(state.objective)
+    select = generator(config.seed, iteration, "select", torch.device("cpu"))
     tally = MetricAccumulator()
     parts = _parts(config, len(selection))
     for place, rows in _minibatches(state, iteration, len(selection), parts):
@@ -55,13 +51,9 @@ def update_policy(
         made = state.updates - before
         # on analysed iterations, measures the minibatch before and after
         with watched(analysis, rows, lr):
-            if hold is not None and not hold.exact:
-                if hold.due(state.optimizer, made, config.updates):
-                    look(state, hold, selection.batch[rows], selection.sequences[rows], looking)
-                hold.decide(state.optimizer, config.updates)
             figures = update(
                 state, selection.batch[rows], selection.sequences[rows], select,
-                fresh=made == 0, unseen=0 < made < parts,
+                made=made, unseen=0 < made < parts,
                 where=f"iteration {iteration}, update {made + 1}",
             )  # fmt: skip
         state.updates += not figures.get("optim/skipped")
@@ -99,7 +91,7 @@ def update(
     sequences: Sequences,
     generator: torch.Generator,
     *,
-    fresh: bool,
+    made: int,
     where: str,
     unseen: bool = False,
 ) -> dict[str, float]:
@@ -110,8 +102,8 @@ def update(
         batch: [n, T], prepared; its `logp` and `entropy` are those of the old policy.
         sequences: its rows.
         generator: for a plan's random selections.
-        fresh: the weights are still the old policy's, so that a plan needs no pass of its own and
-            every ratio is exactly 1.
+        made: updates of the iteration so far. Before the first one the weights are still the old
+            policy's: a plan needs no pass of its own, and every ratio is exactly 1.
         where: names the update in an error message.
         unseen: this iteration has made updates, but none on this minibatch. Only then is the change
             of its entropy an unbiased measurement.
@@ -121,14 +113,19 @@ def update(
     """
     optimizer, scaler = state.optimizer, state.scaler
     hold = Hold.of(state.objective)
-    entropy = Gradient(state) if hold is not None and hold.exact else None
+    entropy = None
+    if hold is not None:
+        if hold.exact or hold.due(optimizer, made, state.config.updates):
+            entropy = Gradient(state)
+        else:
+            hold.decide(optimizer, state.config.updates)
     pieces = torch.arange(len(batch), device=batch.mask.device).split(
         state.config.optim.micro_batch
     )
     plan = None  # of one piece, its own pass tells what methods read
     if len(pieces) > 1:
         measure = partial(_measured, state, sequences, pieces)
-        plan = state.objective.step(batch, generator, fresh=fresh, measure=measure)
+        plan = state.objective.step(batch, generator, fresh=not made, measure=measure)
     optimizer.zero_grad(set_to_none=True)
     figures: dict[str, Tensor] = {}
     now: list[Tensor] = []
@@ -136,7 +133,7 @@ def update(
         stats = state.policy.token_stats(sequences[rows], state.config.sampling.temperature)
         if plan is None:
             current = batch.replace(logp=stats.logp, entropy=stats.entropy)
-            plan = state.objective.step(current, generator, fresh=fresh)
+            plan = state.objective.step(current, generator, fresh=not made)
         part = _backward(state, plan[rows], stats, entropy, batch.mask.sum())
         now.append(stats.entropy.detach())
         for key, value in part.items():
@@ -144,7 +141,7 @@ def update(
     scaler.unscale_(optimizer)
     parameters = optimizer.param_groups[0]["params"]
     if hold is not None and entropy is not None:
-        solve(state, hold, entropy)
+        decide(state, hold, entropy)
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, state.config.optim.clip))
     numbers = {key: float(value) for key, value in figures.items()}
     _check_step(state, online.figures(numbers)["loss/total"], norm, where)
@@ -181,7 +178,7 @@ def _backward(
     # methods decide on what is exact; the ratio alone is rounded
     out = plan.loss(with_rounded_ratio(exact, numerics) if rounds(numerics) else exact)
     if entropy is not None:
-        entropy.add(stats.entropy, exact, tokens, keep=True)
+        entropy.add(stats.entropy, exact, tokens)
     state.scaler.scale(out.loss).backward()
     if rounds(numerics):
         out.metrics |= exact_figures(exact, out)
