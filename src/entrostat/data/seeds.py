@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
+# a purpose's place makes its stream: none is taken out ("hold" is free)
 Purpose = Literal[
     "prompts", "sample", "shuffle", "select", "evaluate", "analysis", "temper", "influence",
     "forecast", "hold", "redraw",

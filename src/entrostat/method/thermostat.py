@@ -31,17 +31,17 @@ class HeldEntropy(Method):
 
     Before every update it solves for the multiplier c of an entropy bonus, loss - c * (masked mean
     of H): the one under which AdamW's coming steps change entropy by the wanted amount. It needs
-    one gradient of the mean entropy an iteration, of some rollouts. `control.multiplier` has the
-    equations, docs/thermostat.md what was measured.
+    one gradient of the mean entropy an iteration. `control.multiplier` has the equations,
+    docs/thermostat.md what was measured.
 
     Parameters:
         target: what to hold: nats per token (0.7), a share of the first iteration's ("0.8x"; None
             is "1x"), a schedule over the run ("linear 1x 0.6x", "cosine 1x 0.6x", "points 0:1x
             0.5:0.8x 1:0.6x"). With a knob, any of these of a response's perplexity ("perplexity
             0.9x"), too.
-        solve: "sample" takes the gradient once an iteration on a fourth of a minibatch and holds in
-            every trainer; "exact" takes it at every update on the whole minibatch and finds the
-            root of AdamW's step in closed form (the lab).
+        solve: "sample" takes the gradient once an iteration (the lab on a minibatch, TRL and veRL
+            on a fourth of one); "exact" takes it at every update and finds the root of AdamW's step
+            in closed form (the lab).
         side: "both", or "below" for a multiplier that is never negative: entropy is kept from
             falling below the target, and not pushed down to it.
         knob: "multiplier"; or a coefficient that a bank of Kalman filters moves by what it learns

@@ -1,7 +1,7 @@
 """Connect a trainer to the thermostat's multiplier.
 
     hold = Hold.of(objective)                    None where nothing is held
-    if hold.due(optimizer, update, updates):     before the update's plan
+    if hold.due(optimizer, update, updates):     before the update's plan, or its step (the lab)
         hold.look(optimizer, response(...))
     hold.decide(optimizer, updates)
     hold.stepped(norm, ..., moved)               after its backward pass
@@ -28,7 +28,8 @@ from ..core.objective import Objective
 from ..core.rollouts import standard_error
 from ..method.thermostat import HeldEntropy
 
-SAMPLE, LEAST = 4, 8  # the gradient is of a fourth of a minibatch, of 8 rollouts at least
+# in a pass of its own the gradient is of a fourth of a minibatch, of 8 rollouts at least
+SAMPLE, LEAST = 4, 8
 _CHANGED = (
     "value", "mean", "covariance", "coming", "foretold", "inside", "drift", "gain", "slope",
     "clipping", "norm", "share", "bound",

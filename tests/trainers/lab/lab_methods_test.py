@@ -11,7 +11,7 @@ import torch
 
 import entrostat as es
 from builders import refused
-from entrostat.trainers.lab import experience, train
+from entrostat.trainers.lab import experience, train, updates
 from lab_runs import (
     NothingToLearn,
     lines_of_a_run_that_survives_a_kill,
@@ -52,6 +52,44 @@ def test_a_multiplier_survives_a_kill(tmp_path: Path, solve: str) -> None:
     for before, after in pairwise(lines):
         change = after["entropy/exact"] - before["entropy/exact"]
         assert after["thermostat/realised"] == pytest.approx(change)
+
+
+@pytest.mark.parametrize("solve", ["sample", "exact"])
+def test_an_update_has_the_bonus_that_was_decided_on_from_its_own_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, solve: str
+) -> None:
+    """Against a loss that has the bonus from the start, on the same minibatch and weights."""
+    update, decide = updates.update, updates.decide
+    minibatch: list[Any] = []
+    multipliers: list[float] = []
+
+    def updating(state: Any, batch: Any, sequences: Any, *rest: Any, **more: Any) -> Any:
+        minibatch[:] = [batch, sequences]
+        return update(state, batch, sequences, *rest, **more)
+
+    def deciding(state: Any, hold: Any, entropy: Any) -> None:
+        decide(state, hold, entropy)
+        multipliers.append(hold.state.value)
+        batch, sequences = minibatch
+        stats = state.policy.token_stats(sequences, 1.0)
+        batch = batch.replace(logp=stats.logp, entropy=stats.entropy)
+        grpo = es.make_objective("grpo", aggregation=state.objective.aggregation)
+        mean = stats.entropy[batch.mask].sum() / batch.mask.sum()
+        loss = grpo.loss(batch).loss - multipliers[-1] * mean
+        wanted = torch.autograd.grad(loss, entropy.parameters)
+        for p, g in zip(entropy.parameters, wanted, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=1e-3, atol=1e-6)
+
+    monkeypatch.setattr(updates, "update", updating)
+    monkeypatch.setattr(updates, "decide", deciding)
+    method = ["grpo", {"name": "thermostat", "target": "0.9x", "solve": solve}]
+    train(small(
+        tmp_path / "run", method=method, iterations=3, eval={"prompts": 0},
+        optim={"epochs": 1, "minibatches": 4, "micro_batch": 3},
+    ))  # fmt: skip
+    # the first has none; `sample`: momentum settles in the first ten, then one an iteration
+    assert len(multipliers) == (12 if solve == "exact" else 10)
+    assert sum(c != 0 for c in multipliers) >= 9
 
 
 @pytest.mark.parametrize("target", ["linear 1x 0.5x", "perplexity 0.9x"])

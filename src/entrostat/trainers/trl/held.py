@@ -27,7 +27,7 @@ def check_whole(hold: Hold, kind: Any) -> None:
     """Raise a ValueError where parameters are sharded, or the exact form is asked for."""
     if hold.exact:
         raise ValueError(
-            "thermostat: solve='exact' is for the lab; TRL takes 'sample', which holds as well"
+            "thermostat: solve='exact' is for the lab; TRL takes 'sample'"
         )
     if str(getattr(kind, "value", kind)) not in _WHOLE:
         raise ValueError(
