@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
 from .._names import nearest, unknown
@@ -117,7 +117,7 @@ def _together(run: Run, figure: Figure) -> float | None:
     """Of two columns over iterations; None of fewer than four, or where it has no meaning."""
     pairs = paired(_column(run, figure.key), _column(run, figure.other), figure.lag)
     if figure.kind == "distance":
-        return math.sqrt(mean((a - b) ** 2 for a, b in pairs)) if pairs else None
+        return math.sqrt(fmean((a - b) ** 2 for a, b in pairs)) if pairs else None
     if not moving(pairs):
         return None
     from scipy.stats import linregress
@@ -151,15 +151,15 @@ def _at(values: Sequence[float], at: str | float, ends: bool) -> float | None:
     size = last_ones(n) if ends else 1
     if isinstance(at, float):
         begin = min(max(0, round(at * n) - size // 2), n - size)
-        return mean(values[begin : begin + size])
-    first, last = values[0], mean(values[-size:])
+        return fmean(values[begin : begin + size])
+    first, last = values[0], fmean(values[-size:])
     if at == "early":
         tenth = max(1, n // 10)
-        return mean(values[tenth : 2 * tenth] or values)
+        return fmean(values[tenth : 2 * tenth] or values)
     if at == "kept":
         return last / first if first else None
     simple = {
-        "first": first, "last": last, "mean": mean(values), "sum": math.fsum(values),
+        "first": first, "last": last, "mean": fmean(values), "sum": math.fsum(values),
         "max": max(values), "min": min(values), "change": last - first,
     }  # fmt: skip
     return simple[at]

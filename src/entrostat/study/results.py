@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 from ..logs.files import atomic
@@ -62,7 +62,7 @@ def interval(values: Sequence[float]) -> Interval:
     if n < 2:
         raise ValueError(f"interval: needs two values or more, got {n}")
     half = float(t.ppf((1 + LEVEL) / 2, n - 1)) * stdev(values) / n**0.5
-    return Interval(mean(values), half, n)
+    return Interval(fmean(values), half, n)
 
 
 def spread(values: Sequence[float]) -> Interval | None:

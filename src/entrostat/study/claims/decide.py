@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import product
-from statistics import mean
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +91,7 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
 def _mean(names: tuple[str, ...], figure: Figure, figure_of: FigureOf) -> float | None:
     values = [figure_of(name, figure) for name in names]
     known = [value for value in values if value is not None]
-    return mean(known) if len(known) == len(names) else None
+    return fmean(known) if len(known) == len(names) else None
 
 
 def _contrast(claim: Claim, f: dict[str, float]) -> float | None:
