@@ -26,9 +26,7 @@ _WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.s
 def check_whole(hold: Hold, kind: Any) -> None:
     """Raise a ValueError where parameters are sharded, or the exact form is asked for."""
     if hold.exact:
-        raise ValueError(
-            "thermostat: solve='exact' is for the lab; TRL takes 'sample'"
-        )
+        raise ValueError("thermostat: solve='exact' is for the lab; TRL takes 'sample'")
     if str(getattr(kind, "value", kind)) not in _WHOLE:
         raise ValueError(
             f"thermostat: the multiplier is solved for with whole parameters, and {kind} shards "
