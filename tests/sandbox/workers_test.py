@@ -182,11 +182,15 @@ def test_the_server_may_be_killed_as_well(folder: Path) -> None:
 
 def test_preparing_is_done_once_and_what_it_raises_is_said(folder: Path, tmp_path: Path) -> None:
     (folder / "prepared_calls.py").write_text(
-        "import os\nmade = []\ndef make(x): made.append((x, os.getpid()))\n"
-        "def look(): return [*made, os.getpid(), os.getppid()]\n"
+        "import os, time\nmade = []\ndef make(x): made.append((x, os.getpid()))\n"
+        "def look(where):\n"
+        "    open(f'{where}/{os.getpid()}', 'w').close()\n"
+        "    while len(os.listdir(where)) < 2: time.sleep(0.01)  # for the other worker\n"
+        "    return [*made, os.getpid(), os.getppid()]\n"
     )
+    (seen := tmp_path / "seen").mkdir()
     with Pool([Call("prepared_calls:make", ("x",))], workers=2) as pool:
-        looks = [o.value for o in pool.map([Call("prepared_calls:look")] * 20, 10)]
+        looks = [o.value for o in pool.map([Call("prepared_calls:look", (str(seen),))] * 2, 100)]
     assert {tuple(map(str, made)) for made, _, _ in looks} == {("x", str(looks[0][2]))}
     assert len({pid for _, pid, _ in looks}) == 2
     refused(
