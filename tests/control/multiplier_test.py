@@ -417,7 +417,6 @@ def test_a_sample_is_a_fourth_and_eight_at_least():
     flat = torch.ones(64)
     assert len(sample(flat, g, world=4, multiple=5)[0]) == 20
     assert len(sample(flat[:8], g, world=4)[0]) == 2
-    assert len(sample(flat[:6], g, size=4)[0]) == 2  # micro-batches of four rollouts
     assert sample(torch.zeros(5), g)[1].tolist() == [1.0] * 5
 
 

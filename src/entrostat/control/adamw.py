@@ -69,7 +69,8 @@ class Coming:
     def steps(self, c: float, inside: float = 0.0) -> Iterator[Tensor]:
         """s(c), flat, in pieces of the parameters in their order."""
         kappa = self.clipping(c)
-        for (p, g, h, m, v), group, t in self._pieces:
+        for tensors, group, t in self._pieces:
+            p, g, h, m, v = (x.float() if x.itemsize < 4 else x for x in tensors)
             (b1, b2), lr = group["betas"], group["lr"]
             x = torch.sub(g, h, alpha=c).mul_(kappa)
             square = x.square().mul_(1 - b2).add_(v, alpha=b2)
@@ -107,6 +108,8 @@ def _pieces(
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """<a, b> of flat tensors, float64."""
+    if a.itemsize < 4:  # of 16 bits
+        a, b = a.float(), b.float()
     return torch.linalg.vecdot(a, b).double()
 
 

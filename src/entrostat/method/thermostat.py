@@ -39,9 +39,9 @@ class HeldEntropy(Method):
             is "1x"), a schedule over the run ("linear 1x 0.6x", "cosine 1x 0.6x", "points 0:1x
             0.5:0.8x 1:0.6x"). With a knob, any of these of a response's perplexity ("perplexity
             0.9x"), too.
-        solve: "sample" takes the gradient once an iteration (the lab on a minibatch, TRL and veRL
+        solve: "sample" takes the gradient once an iteration (the lab and TRL on a minibatch, veRL
             on a fourth of one); "exact" takes it at every update and finds the root of AdamW's step
-            in closed form (the lab).
+            in closed form (the lab and TRL).
         side: "both", or "below" for a multiplier that is never negative: entropy is kept from
             falling below the target, and not pushed down to it.
         knob: "multiplier"; or a coefficient that a bank of Kalman filters moves by what it learns

@@ -1,8 +1,8 @@
 """Connect a trainer to the thermostat's multiplier.
 
     hold = Hold.of(objective)                    None where nothing is held
-    if hold.due(optimizer, update, updates):     before the update's plan, or its step (the lab)
-        hold.look(optimizer, response(...))
+    if hold.due(optimizer, update, updates):     before the update's plan (veRL), or at the end
+        hold.look(optimizer, response(...))      of its backward pass (`trainers.held`)
     hold.decide(optimizer, updates)
     hold.stepped(norm, ..., moved)               after its backward pass
 
@@ -227,7 +227,7 @@ class Hold:
 
 
 def sample(
-    entropy: Tensor, generator: torch.Generator, world: int = 1, multiple: int = 1, size: int = 1
+    entropy: Tensor, generator: torch.Generator, world: int = 1, multiple: int = 1
 ) -> tuple[Tensor, Tensor]:
     """Draw what of a minibatch is differentiated, in proportion to its entropy.
 
@@ -236,17 +236,16 @@ def sample(
     (Horvitz and Thompson, 1952). A fifth of the chance is the same for all.
 
     Args:
-        entropy: [n] of each rollout, or micro-batch, its sum over tokens.
+        entropy: [n] of each rollout, its sum over tokens.
         generator: chooses.
         world: number of ranks, each with rows of its own.
         multiple: the number drawn is rounded up to a multiple of it, at most to n.
-        size: rollouts of a row.
 
     Returns:
         Rows [k], in ascending order, and their weights [k], both on the CPU.
     """
     n, mass = len(entropy), entropy.double().cpu()
-    wanted = max(math.ceil(LEAST / world / size), math.ceil(n / SAMPLE))
+    wanted = max(math.ceil(LEAST / world), math.ceil(n / SAMPLE))
     k = min(n, multiple * math.ceil(wanted / multiple))
     mass = mass + mass.mean() / 4 + 1e-9
     chance, certain = k * mass / mass.sum(), torch.zeros(n, dtype=torch.bool)

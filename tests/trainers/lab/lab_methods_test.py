@@ -64,13 +64,13 @@ def test_an_update_has_the_bonus_that_was_decided_on_from_its_own_gradient(
     multipliers: list[float] = []
 
     def updating(state: Any, batch: Any, sequences: Any, *rest: Any, **more: Any) -> Any:
-        minibatch[:] = [batch, sequences]
+        minibatch[:] = [state, batch, sequences]
         return update(state, batch, sequences, *rest, **more)
 
-    def deciding(state: Any, hold: Any, entropy: Any) -> None:
-        decide(state, hold, entropy)
+    def deciding(hold: Any, optimizer: Any, entropy: Any, *rest: Any) -> None:
+        decide(hold, optimizer, entropy, *rest)
         multipliers.append(hold.state.value)
-        batch, sequences = minibatch
+        state, batch, sequences = minibatch
         stats = state.policy.token_stats(sequences, 1.0)
         batch = batch.replace(logp=stats.logp, entropy=stats.entropy)
         grpo = es.make_objective("grpo", aggregation=state.objective.aggregation)

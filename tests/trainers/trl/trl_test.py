@@ -28,8 +28,7 @@ pytest.importorskip("trl", reason="trl is an extra")
 from accelerate import DistributedType
 
 from builders import json_lines, refused
-from entrostat.trainers import hold
-from entrostat.trainers.trl import held
+from entrostat.trainers.trl import step
 from paths import ROOT
 from trl_runs import (
     MARKS,
@@ -370,22 +369,22 @@ def test_the_identity_is_trls_grpo(tmp_path, trls_own, objective):
 TWO = {
     "repo_r": {"zeta": 0.05}, "kl_cov": {"frac": 0.1}, "gspo_repo_r": {"zeta": 0.05},
     "entropy_bonus": {"coef": 0.3}, "thermostat": {"target": "0.8x"},
+    "thermostat, exact": {"target": "0.8x", "solve": "exact"},
 }  # fmt: skip
 
 
 def scripted_run(folder, name: str, **settings) -> dict:
-    if name == "thermostat":
+    held = name.startswith("thermostat")
+    if held:
         settings |= {"optim": "adamw_torch", "max_grad_norm": 0.5}
-    objective = es.make_objective(name, **TWO[name])
+    objective = es.make_objective(name.split(",")[0], **TWO[name])
     trainer = entropy_trainer(folder, objective=objective, **RUN | settings)
     scripted(trainer)
     start = torch.cat([x.flatten() for x in weights(trainer)])
-    sampled, hold.SAMPLE = hold.SAMPLE, 1  # two processes take the same rollouts: all
     trainer.train()
-    hold.SAMPLE = sampled
     moved = torch.cat([x.flatten() for x in weights(trainer)]) - start
     keys = ["entropy/exact", "reward/mean", "loss/policy", "rollout/tokens"]
-    if name == "thermostat":
+    if held:
         keys += ["control/multiplier", "thermostat/foretold", "thermostat/bias"]
         assert any(logged(trainer, "control/multiplier"))
     return {"moved": moved, "log": {key: logged(trainer, key) for key in keys}}
@@ -434,7 +433,7 @@ def test_two_processes_are_one_with_twice_the_batch(tmp_path, two_ranks, name):
         assert (moved - exact).norm() < 1e-4 * exact.norm()
     for key, values in one["log"].items():  # the main process logs, over all ranks
         # AdamW's first steps are signs, of which rounding turns some
-        rel = 1e-2 if name == "thermostat" else 1e-3
+        rel = 1e-2 if name.startswith("thermostat") else 1e-3
         assert found[0][name][key] == pytest.approx(values, rel=rel, abs=1e-5), key
 
 
@@ -492,18 +491,57 @@ def test_the_multiplier_moves_adapters_alone(tmp_path):
     assert all(map(math.isfinite, logged(trainer, "thermostat/foretold")))
 
 
+@pytest.mark.parametrize(("solve", "scale"), [("sample", 1.0), ("exact", 1.0), ("exact", 64.0)])
+def test_a_step_has_the_bonus_that_was_decided_on_from_its_own_gradient(
+    tmp_path, monkeypatch, solve, scale
+):
+    """Against the gradient of the mean entropy by a pass of its own; with a loss scale, too."""
+    objective = es.make_objective("thermostat", target="0.8x", solve=solve)
+    trainer = entropy_trainer(
+        tmp_path, objective=objective, prompts=PROMPTS * 4, max_steps=4, learning_rate=1e-3,
+        optim="adamw_torch", gradient_accumulation_steps=2, per_device_train_batch_size=4,
+        gradient_checkpointing=True, max_grad_norm=0.0,
+    )  # fmt: skip
+    if scale != 1:
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    scripted(trainer)
+    decide, stepped, multipliers, norms, seen = step.decide, trainer._steps.stepped, [], [], []
+
+    def deciding(hold, optimizer, entropy, *rest):
+        old = hold.state.value if solve == "sample" else 0.0
+        before = [p.grad.clone() for p in entropy.parameters]
+        decide(hold, optimizer, entropy, *rest)
+        multipliers.append(hold.state.value)
+        made = trainer._buffered_inputs
+        pieces = [made[(trainer._step - k) % len(made)] for k in (2, 1)]  # the step's micro-batches
+        masks = [piece["completion_mask"].bool() for piece in pieces]
+        entropies = [trainer.extra_pass(trainer.model, piece)[1] for piece in pieces]
+        total = sum(H[mask].sum() for H, mask in zip(entropies, masks, strict=True))
+        mean = total / sum(mask.sum() for mask in masks)
+        wanted = torch.autograd.grad(mean, entropy.parameters)
+        for p, g, h in zip(entropy.parameters, before, wanted, strict=True):
+            assert_close(p.grad, g - (multipliers[-1] - old) * h, rtol=1e-3, atol=1e-6)
+        norms.append(
+            scale * float(torch.cat([p.grad.flatten() for p in entropy.parameters]).norm())
+        )
+
+    monkeypatch.setattr(step, "decide", deciding)
+    # what is clipped comes with it
+    monkeypatch.setattr(trainer._steps, "stepped", lambda norm: seen.append(norm) or stepped(norm))
+    trainer.train()
+    assert len(multipliers) == (4 if solve == "exact" else 3)  # the first step has no bonus
+    assert sum(c != 0 for c in multipliers) >= 2
+    assert seen[-len(norms) :] == pytest.approx(norms, rel=1e-4)
+
+
 def test_what_the_multiplier_cannot_be_solved_for_with_is_refused(tmp_path):
-    refused(
-        lambda: entropy_trainer(tmp_path, objective=es.make_objective("thermostat", solve="exact")),
-        "'exact'",
-    )
     trainer = entropy_trainer(
         tmp_path, objective=es.make_objective("thermostat"), optim="sgd", max_steps=2,
         prompts=PROMPTS * 4,
     )  # fmt: skip
     scripted(trainer)
     refused(lambda: trainer.train(), "optimizer", "got", "(it has no betas")
-    refused(lambda: held.check_whole(trainer._steps.hold, DistributedType.FSDP), "FSDP shards them")
+    refused(lambda: step.check_whole(DistributedType.FSDP), "FSDP shards them")
 
 
 @pytest.mark.parametrize("restore", [False, True])

@@ -24,9 +24,9 @@ from ...errors import RunStopped
 from ...models.rollout import Sequences
 from ...models.rounding import exact_figures, rounds, with_rounded_ratio
 from ...runs.schedule import learning_rate_at
+from ..held import Gradient, decide
 from ..hold import Hold, Moved
 from .experience import Selection
-from .held import Gradient, decide
 from .state import State
 
 _KEPT = (
@@ -111,12 +111,13 @@ def update(
     Raises:
         RunStopped: the loss or the gradient is not finite; no step is made.
     """
-    optimizer, scaler = state.optimizer, state.scaler
+    optimizer, scaler, clip = state.optimizer, state.scaler, state.config.optim.clip
+    parameters = optimizer.param_groups[0]["params"]
     hold = Hold.of(state.objective)
     entropy = None
     if hold is not None:
         if hold.exact or hold.due(optimizer, made, state.config.updates):
-            entropy = Gradient(state)
+            entropy = Gradient(parameters, scaler.get_scale())
         else:
             hold.decide(optimizer, state.config.updates)
     pieces = torch.arange(len(batch), device=batch.mask.device).split(
@@ -139,15 +140,14 @@ def update(
         for key, value in part.items():
             figures[key] = figures[key] + value if key in figures else value
     scaler.unscale_(optimizer)
-    parameters = optimizer.param_groups[0]["params"]
     if hold is not None and entropy is not None:
-        decide(state, hold, entropy)
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, state.config.optim.clip))
+        decide(hold, optimizer, entropy, state.config.updates, clip)
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip))
     numbers = {key: float(value) for key, value in figures.items()}
     _check_step(state, online.figures(numbers)["loss/total"], norm, where)
     if hold is not None:
         moved = Moved.of(torch.cat(now), batch) if unseen else None
-        hold.stepped(norm, state.config.optim.clip, optimizer, state.config.updates, moved)
+        hold.stepped(norm, clip, optimizer, state.config.updates, moved)
     scaler.step(optimizer)
     scaler.update()
     if scaler.is_enabled():
@@ -178,7 +178,7 @@ def _backward(
     # methods decide on what is exact; the ratio alone is rounded
     out = plan.loss(with_rounded_ratio(exact, numerics) if rounds(numerics) else exact)
     if entropy is not None:
-        entropy.add(stats.entropy, exact, tokens)
+        entropy.add(stats.entropy, exact.mask, tokens)
     state.scaler.scale(out.loss).backward()
     if rounds(numerics):
         out.metrics |= exact_figures(exact, out)

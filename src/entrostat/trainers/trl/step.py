@@ -10,9 +10,11 @@ Shapes: n rollouts of this process in a part of a step, T completion tokens at m
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from accelerate import DistributedType
 from torch import Tensor, nn
 
 from ...core.batch import TokenBatch
@@ -20,10 +22,13 @@ from ...core.loss import LossOutput
 from ...core.objective import Objective, Plan
 from ...core.process_ranks import shared_generator, sum_over_ranks
 from ...dynamics import online
+from ..held import Gradient, decide
 from ..hold import Hold, Moved
-from .held import check_whole, look
 from .iteration import micro_batches, shares, token_batch
 from .settings import mean_of
+
+# each process has all parameters
+_WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
 
 
 class Steps:
@@ -37,7 +42,7 @@ class Steps:
         self._trainer, self._objective = trainer, objective
         self._mean, self.hold = mean_of(trainer.args, objective), Hold.of(objective)
         if self.hold is not None:
-            check_whole(self.hold, trainer.accelerator.distributed_type)
+            check_whole(trainer.accelerator.distributed_type)
         self._moved: Moved | None = None
         self._plans: list[Plan] = []
         self._generated_at = 0
@@ -46,6 +51,7 @@ class Steps:
     def _start(self) -> None:
         self._unseen: TokenBatch | None = None
         self._entropies: list[Tensor] = []
+        self._gradient: Gradient | None = None
         self._sums: dict[str, Tensor] = {}
 
     def generated(self) -> None:
@@ -80,7 +86,7 @@ class Steps:
             self._start()
             if 0 < made * micro < steps and count == micro:
                 self._unseen = batch
-            self._decide(model, pieces, made)
+            self._decide(batch, made, micro / count)
         scale = mean = None
         if self._objective.conventions == "trl":
             batch = batch.replace(micro_batch=micro_batches(pieces))
@@ -95,14 +101,26 @@ class Steps:
         ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
         return [plan[i:j] for i, j in zip([0, *ends], ends, strict=False)]
 
-    def _decide(self, model: nn.Module, pieces: list[dict[str, Any]], made: int) -> None:
-        """The thermostat's multiplier of the step."""
+    def _decide(self, batch: TokenBatch, made: int, parts: float) -> None:
+        """The thermostat's multiplier; of a step whose entropy's gradient is taken, in `backward`.
+
+        `batch` is the step's, or its first part of so many.
+        """
         trainer, hold = self._trainer, self.hold
         if hold is None or trainer.optimizer is None:
             return
-        if hold.due(trainer.optimizer, made, trainer.updates):
-            look(trainer, hold, model, pieces)
-        hold.decide(trainer.optimizer, trainer.updates)
+        if hold.due(trainer.optimizer, made, trainer.updates) or hold.exact:
+            groups = trainer.optimizer.param_groups
+            self._gradient = Gradient([p for g in groups for p in g["params"]], self._scale)
+            self._tokens = max(1, batch.whole.tokens) * parts
+        else:
+            hold.decide(trainer.optimizer, trainer.updates)
+
+    @property
+    def _scale(self) -> float:
+        """What accelerate multiplies a loss by (fp16)."""
+        scaler = self._trainer.accelerator.scaler
+        return 1.0 if scaler is None else scaler.get_scale()
 
     def _measured(self, model: nn.Module, pieces: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
         now = [self._trainer.extra_pass(model, piece) for piece in pieces]
@@ -111,8 +129,22 @@ class Steps:
     def add(self, out: LossOutput, entropy: Tensor) -> None:
         """A micro-batch's loss has been made, at these entropies [B, T]."""
         self._entropies.append(entropy.detach())
+        if self._gradient is not None:
+            self._gradient.add(entropy, out.batch.mask, self._tokens)
         for key, value in online.of_update(out.batch, out).items():
             self._sums[key] = self._sums[key] + value if key in self._sums else value
+
+    def backward(self) -> None:
+        """A micro-batch's backward pass has been made; after the step's last one decide."""
+        trainer, hold, entropy, scale = self._trainer, self.hold, self._gradient, self._scale
+        if hold is None or entropy is None or self._place:
+            return
+        if trainer.ranks.world > 1:
+            entropy.over_ranks()
+        _multiply(entropy.parameters, 1 / scale)  # a power of two
+        decide(hold, trainer.optimizer, entropy, trainer.updates, self._most)
+        _multiply(entropy.parameters, scale)
+        self._gradient = None
 
     def end(self) -> dict[str, float]:
         """The step's sums (`online.of_update`) over all processes."""
@@ -124,5 +156,25 @@ class Steps:
         """The step's backward pass has been made; the norm of its gradient, before clipping."""
         if self.hold is not None:
             trainer = self._trainer
-            most = trainer.args.max_grad_norm or math.inf
-            self.hold.stepped(norm, most, trainer.optimizer, trainer.updates, self._moved)
+            self.hold.stepped(norm, self._most, trainer.optimizer, trainer.updates, self._moved)
+
+    @property
+    def _most(self) -> float:
+        """The largest norm that clipping leaves."""
+        return self._trainer.args.max_grad_norm or math.inf
+
+
+def check_whole(kind: Any) -> None:
+    """Raise a ValueError where parameters are sharded."""
+    if str(getattr(kind, "value", kind)) not in _WHOLE:
+        raise ValueError(
+            f"thermostat: the multiplier is solved for with whole parameters, and {kind} shards "
+            "them; use DDP, or the method {'name': 'thermostat', 'target': ..., 'knob': "
+            "'entropy_coef'}"
+        )
+
+
+def _multiply(parameters: Sequence[Tensor], factor: float) -> None:
+    """Multiply their gradients."""
+    if factor != 1:
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)

@@ -1,6 +1,6 @@
 """`EntropyGRPOTrainer`: TRL's GRPOTrainer whose loss an entrostat objective decides.
 
-TRL samples, scores, shuffles, runs the model and steps the optimizer. Five of its methods are
+TRL samples, scores, shuffles, runs the model and steps the optimizer. Six of its methods are
 extended (docs/hosts/trl.md has the page for users):
 
     _calculate_rewards                    -> the raw rewards of all ranks are kept
@@ -9,6 +9,7 @@ extended (docs/hosts/trl.md has the page for users):
     _compute_loss                         -> terms of the whole optimizer step, all ranks; TRL's own
                                              loss for its log, `Objective.loss` for the gradient
     _get_per_token_logps_and_entropies    -> what the forward pass gave is kept for that
+    training_step                         -> the thermostat decides, where it looks at the step
     _get_grad_norm                        -> the thermostat learns how much of a gradient was left
 
 Shapes: B rollouts of a micro-batch on this rank, T completion tokens at most.
@@ -336,6 +337,12 @@ class EntropyGRPOTrainer(GRPOTrainer):
         assert entropy is not None
         self._passes.append((logp, entropy, aux))
         return logp, entropy, aux
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss = super().training_step(*args, **kwargs)
+        if self._steps is not None:
+            self._steps.backward()
+        return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm)
