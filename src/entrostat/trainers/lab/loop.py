@@ -9,7 +9,6 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
     resampling.py  rollouts at a second temperature
     add_influence.py  exact influences, for a method that weighs by them
     updates.py     epochs, minibatches, micro-batches
-    held.py        the gradient of the entropy, for the thermostat
     analysis.py    what the updates do to entropy
     forecast.py    what they will do to it on fresh prompts
     record.py      what is written; ../trackers has who is told of it, too
