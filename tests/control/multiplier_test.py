@@ -67,6 +67,24 @@ def test_the_closed_form_is_the_optimizers_step(steps, decay, size, piece, monke
     assert foretold == pytest.approx(wanted, rel=1e-7)
 
 
+def test_what_has_16_bits_is_computed_with_32():
+    """Against the step of the same numbers in float32."""
+    found = []
+    parameters = weights()
+    state = adamw(parameters, 3, 0.3).state
+    for bits in (torch.bfloat16, torch.float32):
+        rounded = lambda x, b=bits: x.detach().to(torch.bfloat16).to(b)  # noqa: E731
+        own = [torch.nn.Parameter(rounded(p)) for p in parameters]
+        optimizer = torch.optim.AdamW(own, lr=1e-2, betas=BETAS, weight_decay=0.3)
+        for p, old in zip(own, parameters, strict=True):
+            moments = {k: rounded(state[old][k]) for k in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[p] = {"step": state[old]["step"], **moments}
+        loss, entropy = ([rounded(x) for x in drawn(seed)] for seed in (1, 2))
+        coming = Coming(optimizer, loss, entropy, CLIP)
+        found.append([*coming.products, coming.change(0.3, inside=0.2)])
+    assert found[0] == found[1]
+
+
 def test_nothing_is_written_into_the_optimizer():
     parameters = weights()
     optimizer = adamw(parameters, 3, 0.1)
