@@ -526,7 +526,7 @@ def test_a_step_has_the_bonus_that_was_decided_on_from_its_own_gradient(
         )
 
     monkeypatch.setattr(step, "decide", deciding)
-    # what is clipped comes with it
+    # the norm of the gradient that clipping is given
     monkeypatch.setattr(trainer._steps, "stepped", lambda norm: seen.append(norm) or stepped(norm))
     trainer.train()
     assert len(multipliers) == (4 if solve == "exact" else 3)  # the first step has no bonus

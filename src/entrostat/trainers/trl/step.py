@@ -102,7 +102,7 @@ class Steps:
         return [plan[i:j] for i, j in zip([0, *ends], ends, strict=False)]
 
     def _decide(self, batch: TokenBatch, made: int, parts: float) -> None:
-        """The thermostat's multiplier; of a step whose entropy's gradient is taken, in `backward`.
+        """The thermostat's multiplier; of a step that takes the gradient, in `after_backward`.
 
         `batch` is the step's, or its first part of so many.
         """
@@ -134,15 +134,15 @@ class Steps:
         for key, value in online.of_update(out.batch, out).items():
             self._sums[key] = self._sums[key] + value if key in self._sums else value
 
-    def backward(self) -> None:
-        """A micro-batch's backward pass has been made; after the step's last one decide."""
+    def after_backward(self) -> None:
+        """Decide on the multiplier, after the backward pass of the step's last micro-batch."""
         trainer, hold, entropy, scale = self._trainer, self.hold, self._gradient, self._scale
         if hold is None or entropy is None or self._place:
             return
         if trainer.ranks.world > 1:
             entropy.over_ranks()
         _multiply(entropy.parameters, 1 / scale)  # a power of two
-        decide(hold, trainer.optimizer, entropy, trainer.updates, self._most)
+        decide(hold, trainer.optimizer, entropy, trainer.updates, self._clip)
         _multiply(entropy.parameters, scale)
         self._gradient = None
 
@@ -156,10 +156,10 @@ class Steps:
         """The step's backward pass has been made; the norm of its gradient, before clipping."""
         if self.hold is not None:
             trainer = self._trainer
-            self.hold.stepped(norm, self._most, trainer.optimizer, trainer.updates, self._moved)
+            self.hold.stepped(norm, self._clip, trainer.optimizer, trainer.updates, self._moved)
 
     @property
-    def _most(self) -> float:
+    def _clip(self) -> float:
         """The largest norm that clipping leaves."""
         return self._trainer.args.max_grad_norm or math.inf
 

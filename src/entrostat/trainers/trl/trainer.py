@@ -341,7 +341,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)
         if self._steps is not None:
-            self._steps.backward()
+            self._steps.after_backward()
         return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
