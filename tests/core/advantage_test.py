@@ -263,6 +263,16 @@ def test_a_group_of_one_is_no_error_under(name):
     assert torch.isfinite(es.advantages(name, rewards, group)).all()
 
 
+@pytest.mark.parametrize("name", [*COMPARING, "maxrl", "grpo_passk"])
+def test_a_group_of_one_gets_zero_where_it_is_let_in(name):
+    rewards, group = f64(1, 0, 0, 1), torch.tensor([0, 0, 0, 1])
+    lengths = torch.tensor([2, 3, 4, 5])
+    found = es.advantages(name, rewards, group, lengths, lone=True)
+    assert found[3] == 0
+    without = es.advantages(name, rewards[:3], group[:3], lengths[:3])
+    assert_close(found[:3], without, **EXACT)
+
+
 def test_unknown_estimator_says_the_nearest():
     refused(lambda: es.advantages("rlo", torch.ones(2), torch.zeros(2)), "'rlo'", "'rloo'")
 
