@@ -104,13 +104,13 @@ def test_a_ratio_beyond_float32_is_still_clipped(A, loss):
 
 
 def test_ppo_metrics_by_hand():
-    # beyond the bound on the side where it bites: 2 of 6 high, 1 of 6 low
-    ratios, A = [1.5, 1.6, 1.5, 0.5, 0.5, 1.0], [1.0, 1.0, -1.0, -1.0, 1.0, 1.0]
+    # beyond the bound on the side where it bites: 2 of 8 high, 1 of 8 low; where A is 0, nowhere
+    ratios, A = [1.5, 1.6, 1.5, 0.5, 0.5, 1.0, 1.5, 0.5], [1.0, 1.0, -1.0, -1.0, 1.0, 1.0, 0.0, 0.0]
     metrics = es.make_objective("ppo").loss(at_ratios(ratios, A)).metrics
-    assert_close(metrics["clip/high"], f64(2 / 6), **EXACT)
-    assert_close(metrics["clip/low"], f64(1 / 6), **EXACT)
-    assert_close(metrics["ratio/mean"], f64(sum(ratios) / 6), **EXACT)
-    k3 = sum(r - 1 - math.log(r) for r in ratios) / 6
+    assert_close(metrics["clip/high"], f64(2 / 8), **EXACT)
+    assert_close(metrics["clip/low"], f64(1 / 8), **EXACT)
+    assert_close(metrics["ratio/mean"], f64(sum(ratios) / 8), **EXACT)
+    k3 = sum(r - 1 - math.log(r) for r in ratios) / 8
     assert_close(metrics["kl/old_new"], f64(k3), **EXACT)
     assert not any(value.requires_grad for value in metrics.values())
 
