@@ -31,6 +31,7 @@ TARGETS = ("0.5", "0.75", "1")
 RIVALS = {  # {} is the target
     "multiplier": "thermostat --method.target {}",
     "exact": "thermostat --method.solve exact --method.target {}",
+    "whole_groups": "thermostat --optim.whole_groups true --method.target {}",
     "entropy_coef": "thermostat --method.knob entropy_coef --method.target {}",
     "dual": "entropy_bonus --method.controller dual --method.target {}",
     "doubling": "repo_r --method.bidirectional true --method.zeta_max 0.5 --method.target {}",

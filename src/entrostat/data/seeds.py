@@ -26,6 +26,20 @@ def generator(seed: int, iteration: int, purpose: Purpose, device: torch.device)
     return torch.Generator(device).manual_seed(stream_seed(seed, iteration, purpose))
 
 
+def shuffled(group: torch.Tensor, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    """Rollouts [B] in random order, int64 on the CPU.
+
+    Args:
+        group: [B] int; equal numbers are rollouts of one prompt.
+        whole: those of a prompt stay together.
+        generator: on the CPU.
+    """
+    if not whole:
+        return torch.randperm(len(group), generator=generator)
+    prompts, index = group.cpu().unique(return_inverse=True)
+    return torch.randperm(len(prompts), generator=generator)[index].argsort(stable=True)
+
+
 def uniform(seed: int, name: str, problem: int, samples: int, tokens: int) -> torch.Tensor:
     """Numbers in [0, 1) that decide the samples of one problem of a named set.
 

@@ -31,7 +31,7 @@ from entrostat.runs import checkpoint as checkpoints
 from entrostat.runs.progress import Progress
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from entrostat.trainers.lab import train
+from entrostat.trainers.lab import train, updates
 from lab_runs import NothingToLearn, assert_same_run, assert_same_weights, metrics, small, weights
 from stopping import Stop, StopAfter
 
@@ -544,6 +544,30 @@ def test_minibatches_of_one_size_are_fewer_where_groups_have_no_signal(tmp_path:
         2 * (6 - m["rollout/zero_advantage_groups"]) for m in lines
     ]
     assert any(m["rollout/zero_advantage_groups"] for m in lines)
+
+
+def test_minibatches_of_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 epochs of 3 minibatches, each of the 4 rollouts of 2 prompts, drawn anew."""
+    seen: list[list[int]] = []
+
+    def watched(state, batch, *more, **others):
+        seen.append(batch.group.tolist())
+        return update(state, batch, *more, **others)
+
+    update = updates.update
+    monkeypatch.setattr(updates, "update", watched)
+    train(
+        small(
+            tmp_path / "run", iterations=2, method=["dapo", "thermostat"], eval={"prompts": 0},
+            sampling={"prompts": 6, "rollouts": 4},
+            optim={"epochs": 2, "minibatches": 3, "whole_groups": True},
+        )
+    )  # fmt: skip
+    assert len(seen) == 12
+    assert all(sorted(map(groups.count, set(groups))) == [4, 4] for groups in seen)
+    for first in range(0, 12, 3):
+        assert len({group for groups in seen[first : first + 3] for group in groups}) == 6
+    assert len({tuple(sorted(set(groups))) for groups in seen}) > 3
 
 
 class Problems:

@@ -198,6 +198,27 @@ def test_every_epoch_has_minibatches_of_its_own(runs: dict[str, Any]) -> None:
     assert kept == 0  # 1 in 6,435 by chance
 
 
+def test_minibatches_of_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 epochs of 2 halves, each of the 4 rollouts of 2 prompts, drawn anew."""
+    from entrostat.trainers.trl.recipe import RecipeTrainer
+
+    cuts, compute = [], RecipeTrainer._compute_loss
+
+    def watched(self, model, inputs):
+        cuts.append(inputs["entrostat_group"].tolist())
+        return compute(self, model, inputs)
+
+    monkeypatch.setattr(RecipeTrainer, "_compute_loss", watched)
+    train(recipe(tmp_path / "run", eval={"prompts": 0}, optim={"whole_groups": True}))
+    halves = [a + b for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
+    assert len(halves) == ITERATIONS * 4
+    for half in halves:
+        assert sorted(map(half.count, set(half))) == [ROLLOUTS, ROLLOUTS]
+    for one, other in zip(halves[::2], halves[1::2], strict=True):
+        assert len({*one, *other}) == PROMPTS
+    assert len({tuple(sorted(set(half))) for half in halves}) > 2
+
+
 def test_the_directory_is_the_labs(runs: dict[str, Any]) -> None:
     a, b = runs["lab"], runs["trl"]
     assert {path.name for path in a.iterdir()} == {path.name for path in b.iterdir()}
@@ -233,6 +254,7 @@ def test_with_the_labs_samples_and_minibatches_it_makes_the_labs_updates(
 
     config = recipe(tmp_path / "run", optim={"weight_decay": 0.1}, sampling={"batch": 8})
     chance: dict[str, torch.Generator] = {}
+    cut: dict[str, Any] = {}  # the rollouts as they were cut last
 
     def the_labs_samples(self, prompt_ids, *_args, **_how):
         policy, task = self.recipe.policy, self.recipe.task
@@ -250,25 +272,29 @@ def test_with_the_labs_samples_and_minibatches_it_makes_the_labs_updates(
         pairs = zip(found.completions, found.mask, strict=True)
         return [row[kept].tolist() for row, kept in pairs], None
 
-    def the_labs_halves(rows):
+    def the_labs_order(rows):
         """Those that the lab trains on, cut as it cuts them; TRL's halves are filled with idle."""
         back, B = rows["entrostat_rollout"].argsort(), PROMPTS * ROLLOUTS
         idle = rows["entrostat_idle"][back].bool()
         live, rest = (~idle).nonzero()[:, 0], idle.nonzero()[:, 0]
         first, second = live[torch.randperm(len(live), generator=chance["cuts"])].tensor_split(2)
         filled = B // 2 - len(first)
-        order = back[torch.cat([first, rest[:filled], second, rest[filled:]])]
+        return back[torch.cat([first, rest[:filled], second, rest[filled:]])]
+
+    def the_labs_halves(rows):
+        order = the_labs_order(rows)
 
         def ordered(value):
             if isinstance(value, torch.Tensor):
                 return value[order] if value.ndim else value
             return None if value is None else [value[k] for k in order]
 
-        return {key: ordered(value) for key, value in rows.items()}
+        cut.update({key: ordered(value) for key, value in rows.items()})
+        return dict(cut)
 
     monkeypatch.setattr(RecipeTrainer, "_generate_single_turn", the_labs_samples)
-    for module in ("trl.trainer.grpo_trainer", iteration.__name__):
-        monkeypatch.setattr(f"{module}.shuffle_sequence_dict", the_labs_halves)
+    monkeypatch.setattr("trl.trainer.grpo_trainer.shuffle_sequence_dict", the_labs_halves)
+    monkeypatch.setattr(iteration, "shuffled", lambda *_: the_labs_order(cut))
     run = train(config)
     same = (
         "entropy/exact", "entropy/nll", "reward/mean", "rollout/tokens", "control/zeta", "optim/lr",

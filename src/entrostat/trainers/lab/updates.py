@@ -18,7 +18,7 @@ from ...core.batch import TokenBatch
 from ...core.objective import Plan
 from ...core.rollouts import MetricAccumulator
 from ...core.stats import TokenStats
-from ...data.seeds import generator
+from ...data.seeds import generator, shuffled
 from ...dynamics import online
 from ...errors import RunStopped
 from ...models.rollout import Sequences
@@ -45,7 +45,7 @@ def update_policy(
     select = generator(config.seed, iteration, "select", torch.device("cpu"))
     tally = MetricAccumulator()
     parts = _parts(config, len(selection))
-    for place, rows in _minibatches(state, iteration, len(selection), parts):
+    for place, rows in _minibatches(state, iteration, selection, parts):
         lr = learning_rate_at(config, place, state.updates)
         state.optimizer.param_groups[0]["lr"] = lr
         made = state.updates - before
@@ -74,13 +74,14 @@ def _parts(config: TrainConfig, count: int) -> int:
 
 
 def _minibatches(
-    state: State, iteration: int, count: int, parts: int
+    state: State, iteration: int, selection: Selection, parts: int
 ) -> Iterator[tuple[int, Tensor]]:
     """Place among the updates planned, and rows [n] of those that are trained on."""
-    optim = state.config.optim
+    optim, group = state.config.optim, selection.batch.group
+    assert group is not None
     shuffle = generator(state.config.seed, iteration, "shuffle", torch.device("cpu"))
-    for epoch in range(optim.epochs if count else 0):
-        order = torch.randperm(count, generator=shuffle).to(state.policy.device)
+    for epoch in range(optim.epochs if len(group) else 0):
+        order = shuffled(group, optim.whole_groups, shuffle).to(state.policy.device)
         first = (iteration - 1) * state.config.updates + epoch * optim.minibatches
         yield from enumerate(order.tensor_split(parts), first)
 

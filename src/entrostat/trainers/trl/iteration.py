@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
+from trl.trainer.utils import split_tensor_dict
 
 from ...core.batch import TokenBatch
 from ...core.process_ranks import sum_over_ranks
+from ...data.seeds import shuffled
 from ...dynamics import online
 
 OLD_LOGP, OLD_ENTROPY = "entrostat_old_logp", "entrostat_old_entropy"
@@ -46,18 +47,21 @@ def loss_mask(inputs: dict[str, Any]) -> Tensor:
     return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).bool()
 
 
-def cut_anew(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def cut_anew(pieces: list[dict[str, Any]], whole_groups: bool) -> list[dict[str, Any]]:
     """The same rollouts in as many other micro-batches, by torch's generator."""
+    group = torch.cat([piece[GROUP] for piece in pieces])
+    order = shuffled(group, whole_groups, torch.default_generator)
 
     def joined(parts: list[Any]) -> Any:
         if isinstance(parts[0], Tensor) and parts[0].ndim:
-            return torch.cat(parts)
+            return torch.cat(parts)[order]
         if isinstance(parts[0], list):
-            return [row for part in parts for row in part]
+            rows = [row for part in parts for row in part]
+            return [rows[i] for i in order]
         return parts[0]  # None, or the whole batch's
 
     whole = {key: joined([piece[key] for piece in pieces]) for key in pieces[0]}
-    return split_tensor_dict(shuffle_sequence_dict(whole), len(pieces))
+    return split_tensor_dict(whole, len(pieces))
 
 
 def addition(ready: TokenBatch) -> dict[str, Tensor]:

@@ -148,12 +148,14 @@ class RecipeTrainer(EntropyGRPOTrainer):
     # ------------------------------------------------------------------ updates
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        # every epoch has minibatches of its own, as in the lab; TRL would cut them once
-        steps = self.args.steps_per_generation
+        steps, whole = self.args.steps_per_generation, self.recipe.config.optim.whole_groups
         place = self._step % (steps * self.num_iterations)
-        if self.model.training and place and place % steps == 0:
-            self._buffered_inputs = cut_anew(self._buffered_inputs)
-        return super()._prepare_inputs(generation_batch)
+        inputs = super()._prepare_inputs(generation_batch)
+        # every epoch has minibatches of its own, as in the lab; TRL cuts them once, by rollouts
+        if self.model.training and place % steps == 0 and (place or whole):
+            self._buffered_inputs = cut_anew(self._buffered_inputs, whole)
+            inputs = self._buffered_inputs[0]
+        return inputs
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         # all, as in the lab; transformers leaves out norms and biases
