@@ -110,8 +110,8 @@ class Optim:
     """Minibatches keep the size that they have of all rollouts, so that groups without a signal
     mean fewer updates (REPO 4; the lab). Else `minibatches` share what is left."""
     whole_groups: bool = False
-    """A minibatch has all rollouts of its prompts, as veRL's always have; else rollouts are drawn
-    one by one. The thermostat holds few prompts more closely so (docs/thermostat.md)."""
+    """A minibatch has all rollouts of its prompts, as veRL's have; a group on the border of two is
+    cut. Else rollouts are drawn one by one (docs/thermostat_record.md: why it can matter)."""
     micro_batch: int = within(128, 1)
     """Sequences in memory at once; any value gives the same gradient."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] | None = (
