@@ -73,6 +73,12 @@ MODEL_ROWS = {
     "repo_r": "REPO-R, both ways", "thermostat": "zeta as a knob, 1x", "opefo": "OPEFO, one update",
 }  # fmt: skip
 MOVES = Column("moves", {"metric": "kl/old_new", "at": 0.05}, 4, half=False)
+NEWER_ROWS = {
+    "multiplier": "thermostat, 1x", "multiplier_75": "thermostat, .75x", "grpo": "GRPO",
+    "entropic": "EntroPIC, 1x", "stare": "STARE, 1x", "ce_gppo": "CE-GPPO", "cispo": "CISPO",
+    "sapo": "SAPO", "gmpo": "GMPO", "vespo": "VESPO", "up": "UP", "dppo": "DPPO", "ipo": "IPO",
+    "icepop": "IcePop", "m2po": "M2PO",
+}  # fmt: skip
 OFF_TARGET = Column("off by", {"distance": "entropy/exact", "with": "entropy/first"})
 HELD_BACK = (
     Column("clipped above", {"metric": "clip/high", "at": "mean"}, 2, False, 100, "%"),
@@ -106,13 +112,7 @@ TABLES: dict[str, Table] = {
     "control_newer": Table(
         "control_newer",
         (OFF_TARGET, *columns(LATE, SCORE, DISTINCT)),
-        {
-            "multiplier": "thermostat, 1x", "multiplier_75": "thermostat, .75x",
-            "thermostat": "entropy bonus as a knob, 1x", "grpo": "GRPO", "dapo": "DAPO",
-            "entropic": "EntroPIC, 1x", "stare": "STARE, 1x", "ce_gppo": "CE-GPPO",
-            "cispo": "CISPO", "sapo": "SAPO", "gmpo": "GMPO", "vespo": "VESPO", "up": "UP",
-            "dppo": "DPPO", "ipo": "IPO", "icepop": "IcePop", "m2po": "M2PO",
-        },
+        NEWER_ROWS | {"thermostat": "entropy bonus as a knob, 1x", "dapo": "DAPO"},
         order=SCORE,
     ),
     "clipping": Table(
@@ -220,6 +220,7 @@ TABLES: dict[str, Table] = {
         },
     ),
     "llm_words": Table("llm_words", MODEL, MODEL_ROWS, order=DISTINCT),
+    "llm_words_newer": Table("llm_words_newer", MODEL, NEWER_ROWS, order=DISTINCT),
     "llm_arithmetic": Table("llm_arithmetic", USUAL[:3], MODEL_ROWS, order=LATE),
     "llm_gym": Table("llm_gym", USUAL[:3], MODEL_ROWS, order=LATE),
 }  # fmt: skip
