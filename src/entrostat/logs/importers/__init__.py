@@ -115,22 +115,20 @@ def read_all(
 
 def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
     """Runs of entrostat at or under a path, and why others cannot be read."""
-    note: tuple[str, ...] = ()
+    one, note = True, tuple[str, ...]()
     if path.is_file():
         own = path.name == "metrics.jsonl" and places.is_run(path.parent)
         first = next((record for _, record in records(path, Given(path))), {}) if own else {}
         own = "iteration" in first and any(key.startswith("entropy/") for key in first)
-        if format == "entrostat" and not own:
-            raise ValueError(f"{str(path)!r} is a file; name the directory of the run")
-        folders, one = [path.parent] * own, True
+        folders = [path.parent] if own else []
     elif places.is_run(path):
-        folders, one = [path], True
+        folders = [path]
     elif format is None and trl.states(path):
         # the one run directory that EntropyGRPOTrainer left in TRL's output directory
         output = path.resolve()
         output = output.parent if output.name.startswith("checkpoint-") else output
         beside = [p.parent for p in output.glob("*/metrics.jsonl") if places.is_run(p.parent)]
-        folders, one = beside if len(beside) == 1 else [], True
+        folders = beside if len(beside) == 1 else []
         has = "which has more than TRL's own log beside it"
         note = tuple(f"Read from {clean(folder.name)}/, {has}." for folder in folders)
     else:
@@ -143,11 +141,8 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
         try:
             run = read_run(folder)
             runs.append(replace(run, notes=(*run.notes, *note)))
-        except (OSError, RecursionError, ValueError) as error:
-            reason = "JSON nested too deeply" if isinstance(error, RecursionError) else str(error)
-            skipped.append(" ".join(reason.split()))
+        except (OSError, ValueError) as error:
+            skipped.append(" ".join(str(error).split()))
     if one and skipped:
         raise ValueError(skipped[0])
-    if format == "entrostat" and not runs:
-        raise ValueError(f"{str(path)!r} holds no metrics.jsonl of entrostat")
     return runs, skipped

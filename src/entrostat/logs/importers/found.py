@@ -156,14 +156,14 @@ class Found:
     def _leave_out(self) -> None:
         """Leave out files of a lower format where a better one is beside or beneath them."""
         # of a run of W&B's its log alone: the console and the summary beside it say less
-        logs = [file for file in self.by_format["wandb"] if file.suffix == ".wandb"]
-        logged = {_home(file) for file in logs}
+        logged = {_home(file) for file in self.by_format["wandb"] if file.suffix == ".wandb"}
         better: list[Path] = []
         for name in READERS:
-            files = [f for f in self.by_format.pop(name, ()) if f in logs or _home(f) not in logged]
+            files = self.by_format.pop(name, [])
+            files = [f for f in files if f.suffix == ".wandb" or _home(f) not in logged]
             for file in files:
                 home = _home(file)
-                covered = any(home == h or home in h.parents or h in home.parents for h in better)
+                covered = any(home.is_relative_to(h) or h.is_relative_to(home) for h in better)
                 (self.left if covered else self.by_format)[name].append(file)
             better += map(_home, files)
 
@@ -187,8 +187,6 @@ class Found:
                     self.refused.append(str(error))
                     self._skip(group.sources[0], str(error))
                     continue
-                if run is not None and not groups and len(dumps) > 1:
-                    run = replace(run, label=clean(group.run))
                 if run is not None:
                     made.append((group, run))
         if not made:
@@ -197,7 +195,7 @@ class Found:
         return self._named(made), self.skipped
 
     def _skip(self, file: Path, reason: str) -> None:
-        self.skipped.append(f"{self._short(file)}: {reason}")
+        self.skipped.append(f"{self.given.short(file)}: {reason}")
 
     def _scanned(self, name: str, files: list[Path]) -> tuple[list[Group], dict[str, Dumped]]:
         scanned: Iterable[tuple[Path, Iterable[Row | Rollout]]]
@@ -232,7 +230,7 @@ class Found:
         return groups_of(pieces), shown or dumps
 
     def _run_of(self, name: str, group: Group, dumped: Dumped | None) -> Run | None:
-        given, inside = self.given, {self._short(file) for file in group.sources}
+        given, inside = self.given, {self.given.short(file) for file in group.sources}
         known = self.root.is_file()
         kept = [p for p in given.kept if known or p.file in inside or not p.line]
         count = given.count - (len(given.kept) - len(kept))
@@ -251,9 +249,6 @@ class Found:
             return found
         source = f"{found.source} through {_ANYONES[name]}"
         return replace(found, source=source.removeprefix("a table through "))
-
-    def _short(self, file: Path) -> str:
-        return clean(str(file.relative_to(self.root)) if file != self.root else file.name)
 
     def _named(self, made: Sequence[tuple[Group, Run]]) -> list[Run]:
         """Runs under names that tell them apart; the first has the notes on other files."""
@@ -280,10 +275,10 @@ class Found:
     def _name(self, group: Group, run: Run, made: Sequence[tuple[Group, Run]]) -> str:
         """What a run's source calls it, else its file or directory."""
         file = group.sources[0]
-        if not group.rows:
-            return run.name
         if group.run:
             return _called(group)
+        if not group.rows:
+            return run.name
         if file == self.root:
             return file.name
         one = len({group.sources[0].name for group, _ in made if group.rows}) == 1

@@ -13,77 +13,61 @@ KINDS = ("step", "entropy", "score")  # what a user may name the columns of
 
 # quantity -> folded names, the most direct first. TRL and ms-swift, veRL (rLLM, ROLL), slime,
 # prime-rl, NeMo-RL, AReaL, OpenRLHF, SkyRL, open-instruct, tinker-cookbook
-ALIASES: dict[str, tuple[str, ...]] = {
-    "step": (
-        "iteration", "global_step", "global_step_max_steps", "step", "global_steps",
-        "trainer_global_step", "training_global_step", "training_step", "trainer_step",
-        "train_step", "rollout_step", "current_steps", "system_step", "iter", "update",
-        "num_updates", "progress_batch", "_step", "episode",
-    ),
-    "entropy": (
-        "entropy_exact", "entropy_nll", "entropy_logged", "actor_entropy", "policy_entropy",
-        "entropy", "policy_policy_entropy", "mean_entropy", "entropy_mean", "avg_entropy",
-        "entropy_avg", "policy_entropy_avg", "token_entropy", "entropy_all_mean",
-        "ppo_actor_update_entropy_avg", "approx_entropy", "optim_entropy", "rollout_entropy",
-        "actor_entropy_loss", "entropy_loss",
-    ),
-    "score": (
-        "reward_mean", "critic_score_mean", "critic_rewards_mean", "reward", "mean_reward",
-        "rewards_mean", "rollout_raw_reward", "rollout_reward", "reward_avg_raw_reward",
-        "ppo_actor_task_reward_avg", "objective_scores", "env_all_reward_total",
-        "reward_all_mean", "rewards", "score", "score_mean", "mean_score", "accuracy", "acc",
-        "pass_1", "return", "mean_return", "avg_return", "avg_reward", "avg_total_reward",
-        "reward_overall",
-    ),
-    "length": (
-        "rollout_length_mean", "response_length_mean", "completions_mean_length",
-        "response_length", "completion_length", "completion_length_mean", "mean_length",
-        "rollout_response_lengths", "rollout_response_len_mean", "ppo_actor_seq_len_avg",
-        "mean_gen_tokens_per_sample", "generate_avg_num_tokens", "val_sequence_lengths",
-        "seq_len_all_mean", "decode_len_all_mean", "mean_generation_length", "response_lengths",
-        "tokens_response_length_mean", "length",
-    ),
-    "gradient": (
-        "grad_norm", "actor_grad_norm", "optim_grad_norm", "policy_grad_norm",
-        "ppo_actor_update_grad_norm", "actor_grad_norm_mean",
-    ),
-    "truncated": (
-        "rollout_truncated", "completions_clipped_ratio", "response_length_clip_ratio",
-        "rollout_truncated_ratio", "truncation_rate", "is_truncated_all_mean",
-        "ppo_actor_no_eos_ratios_avg", "truncated_ratio",
-    ),
-    "limit": ("completions_max_length", "response_length_max", "rollout_length_max"),
-    "no_signal": (
-        "rollout_zero_advantage_share", "frac_reward_zero_std", "zero_advantage_fraction",
-    ),
-    "clip": (
-        "clip_both", "clip_ratio_region_mean", "clipfrac", "clip_ratio", "actor_pg_clipfrac",
-        "pg_clipfrac", "ppo_clip_ratio", "policy_ppo_clip_ratio", "policy_clipfrac_avg",
-        "clip_fraction", "ppo_actor_update_clip_ratio_avg", "probs_ratio_clamped_fraction",
-    ),
-    "step_kl": ("kl_old_new", "actor_ppo_kl", "ppo_kl", "policy_approxkl_avg"),
-    "ratio": ("ratio_mean", "probs_ratio", "ratios"),
-    "rate": ("optim_lr", "learning_rate", "actor_lr", "lr_pg_0", "lr", "policy_policy_lr"),
-    "loss": ("loss",),
-    "covariance": ("cov_mean", "cov_update"),
-    "target": ("control_target",),
-    "saturated": ("thermostat_saturated",),
-    "mismatch_kl": (
-        "mismatch_kl", "mismatch_kl_mean", "mismatch_kl_all_mean", "rollout_corr_k3_kl",
-        "rollout_corr_kl", "gen_kl_error",
-    ),
-    "mismatch_logp": (
-        "mismatch_logp_abs_mean", "sampling_sampling_logp_difference_mean",
-        "train_rollout_logprob_abs_diff",
-    ),
-    "mismatch_prob": (
-        "mismatch_prob_abs_mean", "rollout_probs_diff_mean", "training_rollout_probs_diff_mean",
-    ),
-    "correction": (
-        "sampling_importance_sampling_ratio_mean", "rollout_corr_rollout_is_mean",
-        "rollout_is_mean", "tis", "train_tis",
-    ),
-}  # fmt: skip
+_ALIASES = {
+    "step": """
+        iteration global_step global_step_max_steps step global_steps trainer_global_step
+        training_global_step training_step trainer_step train_step rollout_step current_steps
+        system_step iter update num_updates progress_batch _step episode""",
+    "entropy": """
+        entropy_exact entropy_nll entropy_logged actor_entropy policy_entropy entropy
+        policy_policy_entropy mean_entropy entropy_mean avg_entropy entropy_avg policy_entropy_avg
+        token_entropy entropy_all_mean ppo_actor_update_entropy_avg approx_entropy optim_entropy
+        rollout_entropy actor_entropy_loss entropy_loss""",
+    "score": """
+        reward_mean critic_score_mean critic_rewards_mean reward mean_reward rewards_mean
+        rollout_raw_reward rollout_reward reward_avg_raw_reward ppo_actor_task_reward_avg
+        objective_scores env_all_reward_total reward_all_mean rewards score score_mean mean_score
+        accuracy acc pass_1 return mean_return avg_return avg_reward avg_total_reward
+        reward_overall""",
+    "length": """
+        rollout_length_mean response_length_mean completions_mean_length response_length
+        completion_length completion_length_mean mean_length rollout_response_lengths
+        rollout_response_len_mean ppo_actor_seq_len_avg mean_gen_tokens_per_sample
+        generate_avg_num_tokens val_sequence_lengths seq_len_all_mean decode_len_all_mean
+        mean_generation_length response_lengths tokens_response_length_mean length""",
+    "gradient": """
+        grad_norm actor_grad_norm optim_grad_norm policy_grad_norm ppo_actor_update_grad_norm
+        actor_grad_norm_mean""",
+    "truncated": """
+        rollout_truncated completions_clipped_ratio response_length_clip_ratio
+        rollout_truncated_ratio truncation_rate is_truncated_all_mean ppo_actor_no_eos_ratios_avg
+        truncated_ratio""",
+    "limit": "completions_max_length response_length_max rollout_length_max",
+    "no_signal": "rollout_zero_advantage_share frac_reward_zero_std zero_advantage_fraction",
+    "clip": """
+        clip_both clip_ratio_region_mean clipfrac clip_ratio actor_pg_clipfrac pg_clipfrac
+        ppo_clip_ratio policy_ppo_clip_ratio policy_clipfrac_avg clip_fraction
+        ppo_actor_update_clip_ratio_avg probs_ratio_clamped_fraction""",
+    "step_kl": "kl_old_new actor_ppo_kl ppo_kl policy_approxkl_avg",
+    "ratio": "ratio_mean probs_ratio ratios",
+    "rate": "optim_lr learning_rate actor_lr lr_pg_0 lr policy_policy_lr",
+    "loss": "loss",
+    "covariance": "cov_mean cov_update",
+    "target": "control_target",
+    "saturated": "thermostat_saturated",
+    "mismatch_kl": """
+        mismatch_kl mismatch_kl_mean mismatch_kl_all_mean rollout_corr_k3_kl rollout_corr_kl
+        gen_kl_error""",
+    "mismatch_logp": """
+        mismatch_logp_abs_mean sampling_sampling_logp_difference_mean
+        train_rollout_logprob_abs_diff""",
+    "mismatch_prob": """
+        mismatch_prob_abs_mean rollout_probs_diff_mean training_rollout_probs_diff_mean""",
+    "correction": """
+        sampling_importance_sampling_ratio_mean rollout_corr_rollout_is_mean rollout_is_mean tis
+        train_tis""",
+}
+ALIASES = {quantity: names.split() for quantity, names in _ALIASES.items()}
 # what every reader renames; other metrics keep their trainer's name
 OURS = {"reward/mean": "score", "rollout/length_mean": "length", "grad/norm": "gradient"}
 _OTHER = {
@@ -91,7 +75,7 @@ _OTHER = {
     "key", "delta", "high", "low", "cross", "alpha", "lr", "available", "reason", "time", "val",
     "eval", "test", "p10", "p50", "p90", "quantile", "sem", "count", "raw", "weight", "gap",
 }  # fmt: skip
-_WORDS = {"entropy": ("entropy", "entropies"), "score": ("reward", "rewards", "score", "scores")}
+_WORDS = {"entropy": {"entropy", "entropies"}, "score": {"reward", "rewards", "score", "scores"}}
 _MEANS = {"mean", "avg", "average", "total"}
 
 # trainer -> folded names that hardly another one logs; the first with enough of them
@@ -156,12 +140,11 @@ def renamed(names: Iterable[str], own: Mapping[str, Sequence[str]]) -> dict[str,
     names = list(names)
     by_name = folded(names)
     aliases = {ours: ALIASES[quantity] for ours, quantity in OURS.items()} | dict(own)
-    found = {
-        next((by_name[each] for each in some if each in by_name), ""): ours
+    return {
+        by_name[theirs]: ours
         for ours, some in aliases.items()
-        if ours not in names
+        if ours not in names and (theirs := next((e for e in some if e in by_name), None))
     }
-    return {theirs: ours for theirs, ours in found.items() if theirs}
 
 
 def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
@@ -180,15 +163,13 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
         last = [n for n in names if bare(n).lower().rpartition("/")[2] == "entropy"]
         if len(last) == 1:
             return last[0], []
-    likely: list[tuple[int, int, str]] = []  # names that may be its mean, the likeliest first
-    for place, name in enumerate(names):
-        words = set(fold(name).replace("@", "_").split("_"))
-        if words & set(_WORDS[quantity]) and not words & _OTHER:
-            likely.append((-len(words & _MEANS), place, name))
-    found = [name for _, _, name in sorted(likely)]
-    means = [n for n in found if set(fold(n).split("_")) & _MEANS]
-    one = found if len(found) == 1 else means if len(means) == 1 else []
-    return (one[0], []) if one else (None, found)
+    words = {name: {*re.split("[_@]", fold(name))} for name in names}
+    means = {name: len(each & _MEANS) for name, each in words.items()}
+    likely = [n for n in words if words[n] & _WORDS[quantity] and not words[n] & _OTHER]
+    likely.sort(key=means.__getitem__, reverse=True)
+    if len(likely) == 1 or (likely and sum(means[name] > 0 for name in likely) == 1):
+        return likely[0], []
+    return None, likely
 
 
 def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
@@ -200,16 +181,13 @@ def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
     """
     names = list(names)
     by_name = folded(names)
-    found: dict[str, str] = {}
+    found: dict[str, str | None] = {}
     for kind in KINDS:
-        if kind in columns:
-            name = columns[kind]
-            name = name if name in names else by_name.get(fold(name))
+        if (name := columns.get(kind)) is not None:
+            found[kind] = name if name in names else by_name.get(fold(name))
         else:
-            name = find("step", by_name) if kind == "step" else choose(kind, names)[0]
-        if name is not None:
-            found[kind] = name
-    return found
+            found[kind] = find("step", by_name) if kind == "step" else choose(kind, names)[0]
+    return {kind: name for kind, name in found.items() if name is not None}
 
 
 def complete(found: Mapping[str, str], columns: Mapping[str, str]) -> bool:

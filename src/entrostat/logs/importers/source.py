@@ -52,19 +52,22 @@ class Given:
     count: int = 0
     broken: dict[str, int] = field(default_factory=dict)  # as `Run.broken`
 
+    def short(self, path: Path) -> str:
+        """A file's path under the one that the user named; of that one its name."""
+        return clean(str(path.relative_to(self.root)) if path != self.root else path.name)
+
     def problem(self, path: Path, line: int | None, reason: str) -> None:
         self.count += 1
         if len(self.kept) < KEPT:
-            name = str(path.relative_to(self.root)) if path != self.root else path.name
-            self.kept.append(Problem(clean(name), line, reason))
+            self.kept.append(Problem(self.short(path), line, reason))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Those kept, by file and line, and how many more there were."""
-        more = self.count - len(self.kept)
-        last = [Problem(clean(self.root.name), None, f"{more} more problems, not listed")]
         kept = sorted(self.kept, key=lambda p: (p.file, p.line or 0))
-        return (*kept, *(last if more else []))
+        if more := self.count - len(kept):
+            kept.append(Problem(clean(self.root.name), None, f"{more} more problems, not listed"))
+        return tuple(kept)
 
 
 class UnreadableError(ValueError):
@@ -263,10 +266,7 @@ def short(value: Any) -> str:
     """A value for an error message: one line, a few characters."""
     if isinstance(value, list | dict):
         return f"of type {type(value).__name__}"
-    try:
-        text = ascii(value)
-    except ValueError:  # an integer of more digits than Python prints
-        text = "of very many digits"
+    text = ascii(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 

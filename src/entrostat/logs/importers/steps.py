@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,7 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
     that a step has twice the later value counts. `names` has the source's name -> ours.
     """
     found: dict[int, dict[str, float]] = {}
-    infinite: dict[int, dict[str, float]] = {}
+    infinite: dict[int, dict[str, float]] = defaultdict(dict)
     again: set[int] = set()
     disordered, path, last = False, None, -1
     for row in rows:
@@ -39,9 +40,7 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
             continue
         figures = _figures(row, names, given)
         known = {name: value for name, value in figures.items() if math.isfinite(value)}
-        infinite.setdefault(step, {}).update(
-            {name: value for name, value in figures.items() if name not in known}
-        )
+        infinite[step] |= {k: value for k, value in figures.items() if k not in known}
         if not known:
             given.problem(row.path, row.line, f"step {step} has no finite number")
             continue
@@ -199,8 +198,8 @@ class Dumped:
 
     def __init__(self, run: str, scan: Scan) -> None:
         self.run, self.scan = run, scan
-        self.sums: dict[int, dict[str, tuple[float, int]]] = {}
-        self.where: dict[int, list[Path]] = {}
+        self.sums: dict[int, dict[str, tuple[float, int]]] = defaultdict(dict)
+        self.where: dict[int, dict[Path, None]] = defaultdict(dict)
 
     def add(self, rollout: Rollout) -> None:
         """Count a rollout; what is unknown or not finite does not count."""
@@ -209,21 +208,18 @@ class Dumped:
             told["rollout/length_mean"] = [float(len(rollout.tokens))]
             told["entropy/exact"] = rollout.entropy
             told["entropy/nll"] = [-v for v in finite(rollout.logp)]
-        sums = self.sums.setdefault(rollout.step, {})
+        sums = self.sums[rollout.step]
         for name, values in {**told, **rollout.extra}.items():
             if known := finite(values):
                 total, count = sums.get(name, (0.0, 0))
                 sums[name] = (total + math.fsum(known), count + len(known))
         if rollout.group is not None:
-            files = self.where.setdefault(rollout.step, [])
-            if rollout.path not in files:
-                files.append(rollout.path)
+            self.where[rollout.step][rollout.path] = None
 
     def metrics(self) -> list[dict[str, Any]]:
         return [
-            {"iteration": step}
-            | {name: total / count for name, (total, count) in self.sums[step].items()}
-            for step in sorted(self.sums)
+            {"iteration": step, **{k: total / count for k, (total, count) in sums.items()}}
+            for step, sums in sorted(self.sums.items())
         ]
 
     def readers(self, root: Path) -> dict[int, Callable[[], Rollouts]]:

@@ -125,10 +125,9 @@ def _figures(text: str) -> dict[str, Any]:
     if text[begin + 1] == "'":
         return dict(PAIR.findall(text, begin))
     try:
-        found = parse(text[begin : text.rindex("}") + 1])
+        return parse(text[begin : text.rindex("}") + 1])
     except ValueError:  # no object, or one that is cut
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
