@@ -16,6 +16,7 @@ from .source import TENSORBOARD, Given, clean, document, head_of, lines, number,
 DEPTH = 4
 HEADER_WITHIN = 50  # lines
 PREAMBLE = 50_000  # lines of a console before its first figures
+LONGEST = 20_000  # characters of a console's line that is read for figures
 _LONG = ("tag", "metric", "metric_name", "key", "name", "variable")  # columns of a metric's name
 _DECIMAL = re.compile(r"^(-?\d+),(\d+)$")
 
@@ -235,10 +236,8 @@ BLOCKS = 3  # steps that a console in blocks has to have
 
 def is_line(text: str) -> bool:
     """Whether a line of a console has a step and an entropy or a score."""
-    low = text.lower()
-    if ("entropy" not in low and "reward" not in low and "return" not in low) or len(text) > 20_000:
-        return False
-    if _OTHER.match(text):
+    told = any(word in text.lower() for word in ("entropy", "reward", "return"))
+    if not told or len(text) > LONGEST or _OTHER.match(text):
         return False
     return complete(guess(_figures(text), {}), {})
 
@@ -275,7 +274,7 @@ def _blocks(path: Path, given: Given) -> Iterator[Cells]:
     twice, named = set[str](), False
     above: list[tuple[int, str]] = []  # indent and name of the groups that a line stands in
     for count, text, _ in lines(path, given):
-        text = _WHO.sub("", text)[:20_000]
+        text = _WHO.sub("", text)[:LONGEST]
         figures = _figures(text)
         step = figures.pop("step", None)
         named |= step is not None

@@ -31,18 +31,16 @@ def runs_in(path: Path) -> list[Path]:
     """The runs within a study's or several studies' directory; what is neither as it is."""
     if not path.is_dir() or _is_one(path):
         return [path]
-    folders = _folders(path)
-    studies = [run for each in folders if is_study(each) for run in _folders(each)]
-    runs = [each for each in folders if _is_one(each)] or [run for run in studies if _is_one(run)]
-    return runs or [path]
+    studies = [each for each in sorted(path.iterdir()) if is_study(each)]
+    return _runs(path) or [run for study in studies for run in _runs(study)] or [path]
 
 
 def _is_one(path: Path) -> bool:
     return (path / "metrics.jsonl").exists() or bool(states(path))
 
 
-def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir())
+def _runs(folder: Path) -> list[Path]:
+    return sorted(filter(_is_one, folder.iterdir()))
 
 
 def walk(root: Path, given: Given) -> Iterator[Path]:

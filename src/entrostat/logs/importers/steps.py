@@ -190,13 +190,10 @@ def token_ids(values: Any) -> list[int]:
     raise UnreadableError("its tokens are not all ids")
 
 
-Scan = Callable[[Path, Given], Iterable[Row | Rollout]]
-
-
 class Dumped:
     """Rollouts of one run's dumps: their means by step, and the files, which `scan` reads."""
 
-    def __init__(self, run: str, scan: Scan) -> None:
+    def __init__(self, run: str, scan: Callable[[Path, Given], Iterable[Row | Rollout]]) -> None:
         self.run, self.scan = run, scan
         self.sums: dict[int, dict[str, tuple[float, int]]] = defaultdict(dict)
         self.where: dict[int, dict[Path, None]] = defaultdict(dict)

@@ -21,10 +21,6 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     """Number, wire type and value (from 0 for VARINT, else bytes) of a message's fields.
 
     Raises `UnreadableError` where it is no message.
-
-    Example:
-        >>> list(fields(bytes([0x10, 0x96, 0x01, 0x1A, 0x02, 0x68, 0x69])))
-        [(2, 0, 150), (3, 2, b'hi')]
     """
     at = 0
     while at < len(data):
