@@ -474,7 +474,6 @@ OWN_METHOD = "[base]\niterations=1\n[[runs]]\nname='a'\nmethod=['grpo', {name='f
         (["train", "--resume"], "config.toml", "task='file_code:Mine'", "task"),
         (["study"], "s.toml", "[base]\ntask='file_code:Mine'\n[[runs]]\nname='a'", "task"),
         (["study"], "s.toml", OWN_METHOD, "method 2"),
-        (["verl-config"], "r.toml", "method='file_code:m'", "method"),
     ],
 )  # fmt: skip
 def test_code_that_a_file_names_is_not_imported(

@@ -1,4 +1,4 @@
-"""The verbs that read runs: report (also called analyze), diagnose, law; and verl-config."""
+"""The verbs that read runs: report, diagnose, law."""
 
 from __future__ import annotations
 
@@ -67,22 +67,6 @@ Examples:
   --output FILE   also write the fits as JSON
 """
 
-VERL = """\
-usage: entrostat verl-config RECIPE.toml [KEY=VALUE...] [--trust-code]
-
-Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM), as `entrostat
-train --config RECIPE.toml --host verl --print` does. KEY=VALUE sets a key of
-the recipe's [verl]. The files that the command names are written by `train
---host verl`.
-
-Examples:
-  entrostat verl-config recipes/papers/cov_table2_clip_cov_7b.toml
-  entrostat verl-config my.toml trainer.n_gpus_per_node=4 trainer.nnodes=1
-
-  --trust-code  import the method (MODULE:NAME) that the recipe names
-"""
-
-
 def report_verb(args: list[str]) -> int:
     given, args = options(args, REPORT, "the path of a run, or of several")
     output, figure, table, listing = (given[n] for n in ("output", "figure", "table", "list"))
@@ -138,18 +122,6 @@ def law_verb(args: list[str]) -> int:
     from ..study.laws import run_law
 
     return run_law(args, given["score"], share, given["output"], given["entropy"])
-
-
-def verl_config_verb(args: list[str]) -> int:
-    given, (recipe, *changes) = options(args, VERL, "a recipe")
-    for word in changes:
-        if "=" not in word:
-            raise ValueError(f"verl-config: {word!r} is no override; write KEY=VALUE")
-    from .training import train_verb
-
-    trust = ["--trust-code"] * given["trust-code"]
-    keys = [f"--verl.{word}" for word in changes]
-    return train_verb(["--config", recipe, "--host", "verl", "--print", *keys, *trust])
 
 
 def export(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from .flags import apply_open_flags, dataclass_flags, named, read, spread, take_open_flags
+from .flags import apply_open_flags, dataclass_flags, named, read, take_open_flags
 from .terminal import quiet_libraries, say_page, show_warning, tell
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) 
     typed = {"scoring.sandbox"} if sandbox else set()
     if sandbox and run is None:
         args = [*args, "--scoring.sandbox", sandbox]
-    # `--analyze every=10`: its spelling of before, still taken
-    args, flags = take_open_flags(spread(named(args, "log", "to"), "analyze"))
+    args, flags = take_open_flags(named(args, "log", "to"))
     if run is not None:
         data, where = _resumed(run, args, flags), f"--resume {run!r}"
     else:
