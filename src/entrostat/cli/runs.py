@@ -67,6 +67,7 @@ Examples:
   --output FILE   also write the fits as JSON
 """
 
+
 def report_verb(args: list[str]) -> int:
     given, args = options(args, REPORT, "the path of a run, or of several")
     output, figure, table, listing = (given[n] for n in ("output", "figure", "table", "list"))

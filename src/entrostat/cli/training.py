@@ -274,7 +274,7 @@ def _first_run() -> int:
 
 def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
     """What is said of a run that is over, and its report; 1 where an expectation does not hold."""
-    from ..config.instruments import expectations
+    from ..config.instruments import Expectation
     from ..logs.run import read_run, saturated
 
     run = read_run(path)
@@ -284,8 +284,8 @@ def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
         from ..report import write_run_report
 
         say_page(write_run_report, path)
-    found = [one.broken(run.series(one.figure)[1]) for one in expectations(expect)]
-    broken = [sentence for sentence in found if sentence is not None]
+    checked = (Expectation(*one).broken(run.series(one[0])[1]) for one in expect.items())
+    broken = [sentence for sentence in checked if sentence is not None]
     for sentence in broken:
         say(sentence, sys.stderr)
     return int(bool(broken))

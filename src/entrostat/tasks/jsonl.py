@@ -18,7 +18,26 @@ from .rows import read_pairs
 _Row = TypeVar("_Row")
 
 
-class JsonlTask:
+class Graded:
+    """Scores by a grader's name; in worker processes where the grader is not total."""
+
+    _grader: str
+    _options: dict[str, Any]
+
+    def score(self, completion: str, example: Example) -> float:
+        return grade_here(self._grader, completion, example.answer, self._options)
+
+    def remote(self, completion: str, example: Example) -> Call | None:
+        if is_total(self._grader):
+            return None
+        arguments = (self._grader, completion, example.answer, self._options)
+        return Call("entrostat.grading:grade_here", arguments)
+
+    def remote_setup(self) -> Call:
+        return Call("entrostat.grading:prepare", (self._grader, self._options))
+
+
+class JsonlTask(Graded):
     """A file with one object per line, {"prompt": ..., "answer": ...} in UTF-8; or a Parquet file.
 
     Args:
@@ -88,18 +107,6 @@ class JsonlTask:
 
     def example(self, index: int, split: str) -> Example:
         return self._examples[split][index]
-
-    def score(self, completion: str, example: Example) -> float:
-        return grade_here(self._grader, completion, example.answer, self._options)
-
-    def remote(self, completion: str, example: Example) -> Call | None:
-        if is_total(self._grader):
-            return None
-        arguments = (self._grader, completion, example.answer, self._options)
-        return Call("entrostat.grading:grade_here", arguments)
-
-    def remote_setup(self) -> Call:
-        return Call("entrostat.grading:prepare", (self._grader, self._options))
 
 
 def table(whose: str, key: str, given: Any) -> Mapping[str, Any]:
