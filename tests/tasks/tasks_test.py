@@ -18,9 +18,9 @@ import entrostat as es
 from builders import refused
 from entrostat.cli import main
 from entrostat.cli.flags import apply_open_flags, take_open_flags
+from entrostat.grading import final_answer, grade_contains, grade_exact, grade_number
 from entrostat.tasks import BUILT_IN, Task, make_task, task_class
 from entrostat.tasks.gym import is_arithmetic, is_not_code
-from entrostat.tasks.jsonl import final_answer, grade_contains, grade_exact, grade_number
 from entrostat.tasks.target_sum import TargetSum, demonstration
 from scripts import ROOT
 

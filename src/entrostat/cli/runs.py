@@ -14,7 +14,13 @@ from .flags import number, options, source_of
 if TYPE_CHECKING:
     from ..logs.run import Run
 
-REPORT = """\
+_SOURCE = """\
+  --format FORMAT  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or
+                   table; default: by the contents
+  --step NAME, --entropy NAME, --score NAME
+                   a table's own names of these columns"""
+
+REPORT = f"""\
 usage: entrostat report PATH [PATH...] [OPTIONS]
        entrostat report PATH [PATH...] --figure NAME|--table NAME|--list
 
@@ -32,10 +38,7 @@ Examples:
   entrostat report runs/demo --figure entropy --output entropy.png
   entrostat report runs/demo --table results --output results.tex
 
-  --format FORMAT  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or
-                   table; default: by the contents
-  --step NAME, --entropy NAME, --score NAME
-                   a table's own names of these columns
+{_SOURCE}
   --output FILE    default: RUN/report.html, STUDY/report.html, NAME.report.html
                    here for another trainer's log, report.html here for several
   --list           print the names of the figures and tables that the page has
@@ -157,7 +160,7 @@ def export(
 
 SHOWN = 5  # of several runs, how many of the worst have a full verdict
 
-DIAGNOSE = """\
+DIAGNOSE = f"""\
 usage: entrostat diagnose PATH [PATH...] [OPTIONS]
 
 Say what became of a run's entropy (collapse, explosion, drift, held, cannot
@@ -174,10 +177,7 @@ Examples:
 
   --json           one JSON object for one run, a list for several, the worst
                    first, as docs/diagnosis.schema.json describes it
-  --format FORMAT  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or
-                   table; default: by the contents
-  --step NAME, --entropy NAME, --score NAME
-                   a table's own names of these columns
+{_SOURCE}
 """
 
 

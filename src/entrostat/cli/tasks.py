@@ -151,7 +151,6 @@ def _list_sets() -> None:
 
 
 def _explain_set(one: DataSet) -> None:
-    """One set, or one kind of file: where it comes from, its columns, prompt and grader."""
     from ..tasks.sets import TEMPLATES
     from ..tasks.sources import at_hand, places
 

@@ -261,7 +261,6 @@ def train_verb(args: list[str]) -> int:
 
 
 def _first_run() -> int:
-    """Train the tiny policy under the thermostat, and say what to do next."""
     if Path(_FIRST, "config.toml").is_file():
         code = train_verb(["--resume", _FIRST])
     else:

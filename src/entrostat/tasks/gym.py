@@ -38,7 +38,7 @@ _LITERALS = (
     ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.UnaryOp, ast.USub, ast.Load, ast.Name,
 )  # fmt: skip
 _ARITHMETIC = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Call, ast.Load,
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load,
     ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.UAdd,
 )  # fmt: skip
 _EXACT = {  # on fractions
@@ -303,22 +303,20 @@ def _nodes(text: str) -> list[ast.AST] | None:
 
 
 def _is_arithmetic_node(node: ast.AST) -> bool:
-    if not isinstance(node, _ARITHMETIC):
-        return False
-    if isinstance(node, ast.Constant):
-        return type(node.value) in (int, float)
-    if isinstance(node, ast.Name):
-        return not node.id.startswith("_")
-    if isinstance(node, ast.Call):
-        named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
-        return named and not node.keywords
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+    match node:
+        case ast.Constant(value=number):
+            return type(number) in (int, float)
+        case ast.Name(id=name):
+            return not name.startswith("_")
+        case ast.Call(func=ast.Name(id=name), keywords=[]):
+            return name in _FUNCTIONS
         # a tower of powers is a number that fills the memory
-        exponent = node.right
-        if isinstance(exponent, ast.Constant) and isinstance(exponent.value, int | float):
-            inner = any(isinstance(child, ast.Pow) for child in ast.walk(node.left))
-            return exponent.value <= _MAX_EXPONENT and not inner
-        return all(not isinstance(child, ast.Pow) for child in ast.walk(exponent)) and any(
-            isinstance(child, ast.Name) for child in ast.walk(node)
-        )
-    return True
+        case ast.BinOp(base, ast.Pow(), ast.Constant(value=int() | float() as exponent)):
+            return exponent <= _MAX_EXPONENT and not _has(ast.Pow, base)
+        case ast.BinOp(op=ast.Pow(), right=exponent):
+            return not _has(ast.Pow, exponent) and _has(ast.Name, node)
+    return isinstance(node, _ARITHMETIC)
+
+
+def _has(kind: type[ast.AST], tree: ast.AST) -> bool:
+    return any(isinstance(node, kind) for node in ast.walk(tree))

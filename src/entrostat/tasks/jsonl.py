@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..grading import GRADERS, check_answer, grade_here, is_total, make_grader
-from ..grading import final_answer as final_answer
-from ..grading import grade_contains as grade_contains
-from ..grading import grade_exact as grade_exact
-from ..grading import grade_number as grade_number
 from ..workers import Call
 from .base import Example
 from .rows import read_pairs
