@@ -41,7 +41,7 @@ _ARITHMETIC = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load,
     ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.UAdd,
 )  # fmt: skip
-_EXACT = {  # on fractions
+_EXACT: dict[type[ast.AST], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
 _BASIC = re.compile(r"[0-9+\-*/() ]*")

@@ -206,8 +206,8 @@ def _packaged(data: DataSet) -> Path | None:
         return None
     package, file = data.package
     spec = find_spec(package)
-    homes = (spec and spec.submodule_search_locations) or ()
-    return next((Path(home, file) for home in homes if Path(home, file).is_file()), None)
+    homes = spec.submodule_search_locations if spec else None
+    return next((Path(home, file) for home in homes or () if Path(home, file).is_file()), None)
 
 
 def _in_hub_cache(hub: str) -> bool:
