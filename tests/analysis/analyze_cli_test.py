@@ -1,4 +1,4 @@
-"""`entrostat analyze` and `entrostat law` as a user types them."""
+"""`entrostat report` and `entrostat law` as a user types them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_table(
     monkeypatch.chdir(tmp_path)
     rows = [f"{i},{1 - i / 50},{i / 40}" for i in range(1, 31)]
     Path("log.csv").write_text("\n".join(["update,H,right", *rows, "31,oops,1"]))
-    assert main(["analyze", "log.csv", "--step", "update", "--entropy", "H", "--score=right"]) == 0
+    assert main(["report", "log.csv", "--step", "update", "--entropy", "H", "--score=right"]) == 0
     out = capsys.readouterr().out
     assert "source: " in out
     assert "log.csv:32" in out
@@ -35,7 +35,7 @@ def test_trl(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     state = min(FIXTURES.rglob("trainer_state.json"))
-    assert main(["analyze", str(state), "--output", "trl.html"]) == 0
+    assert main(["report", str(state), "--output", "trl.html"]) == 0
     assert "source: TRL" in capsys.readouterr().out
     assert Path("trl.html").stat().st_size > 10_000
 
@@ -43,15 +43,14 @@ def test_trl(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["analyze", "nowhere"], "'nowhere' is neither a file nor a directory"),
-        (["analyze", "a", "b"], "is neither a file nor a directory"),
-        (["analyze", "x", "--format", "comet"], "format 'comet' is unknown"),
+        (["report", "nowhere"], "'nowhere' is neither a file nor a directory"),
+        (["report", "a", "b"], "is neither a file nor a directory"),
+        (["report", "x", "--format", "comet"], "format 'comet' is unknown"),
         (["law", "nowhere"], "'nowhere' is neither a file nor a directory"),
         (["law", "x", "--share", "much"], "--share must be a number from 0 to 1, got 'much'"),
         (["law", "x", "--scores", "a"], "unknown option '--scores'"),
-        (["train", "--analyze", "10"], "takes no value of its own; write --analyze.every 10"),
-        (["train", "--analyze", "each=10"], "--analyze.each"),
-        (["train", "--analyze", "every=-1"], "analyze.every must be at least 0, got -1"),
+        (["train", "--analyze.each", "10"], "--analyze.each"),
+        (["train", "--analyze.every", "-1"], "analyze.every must be at least 0, got -1"),
     ],
 )
 def test_bad_input(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +58,7 @@ def test_bad_input(words: list[str], told: str, capsys: pytest.CaptureFixture[st
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["analyze", "law"])
+@pytest.mark.parametrize("verb", ["report", "law"])
 def test_help_has_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     assert "Example" in capsys.readouterr().out

@@ -18,9 +18,9 @@ import entrostat as es
 from builders import refused
 from entrostat.cli import main
 from entrostat.cli.flags import apply_open_flags, take_open_flags
+from entrostat.grading import final_answer, grade_contains, grade_exact, grade_number
 from entrostat.tasks import BUILT_IN, Task, make_task, task_class
 from entrostat.tasks.gym import is_arithmetic, is_not_code
-from entrostat.tasks.jsonl import final_answer, grade_contains, grade_exact, grade_number
 from entrostat.tasks.target_sum import TargetSum, demonstration
 from scripts import ROOT
 
@@ -474,7 +474,6 @@ OWN_METHOD = "[base]\niterations=1\n[[runs]]\nname='a'\nmethod=['grpo', {name='f
         (["train", "--resume"], "config.toml", "task='file_code:Mine'", "task"),
         (["study"], "s.toml", "[base]\ntask='file_code:Mine'\n[[runs]]\nname='a'", "task"),
         (["study"], "s.toml", OWN_METHOD, "method 2"),
-        (["verl-config"], "r.toml", "method='file_code:m'", "method"),
     ],
 )  # fmt: skip
 def test_code_that_a_file_names_is_not_imported(

@@ -1,4 +1,4 @@
-"""What one iteration's updates did to entropy, token by token (`train --analyze every=N`).
+"""What one iteration's updates did to entropy, token by token (`train --analyze.every N`).
 
 Before the updates: what each token's gradient will do to the batch's entropy (influence), by one
 backward and one forward-mode pass. After them: what became of every token's entropy (the truth),

@@ -31,7 +31,6 @@ Train:
   entrostat tasks        list the tasks; `tasks NAME` explains one
   entrostat subset       choose a part of a task's prompts
   entrostat model        list the models that go by a name, or fetch one
-  entrostat verl-config  print the command that `train --host verl` would start
   entrostat pretrain     make the tiny policy that ships with entrostat
 
 Look:
@@ -59,9 +58,7 @@ _VERBS: dict[str, tuple[Verb, str, bool]] = {
     "report": (runs.report_verb, runs.REPORT, False),
     "diagnose": (runs.diagnose_verb, runs.DIAGNOSE, False),
     "watch": (watch.watch_verb, watch.WATCH, False),
-    "analyze": (runs.report_verb, runs.REPORT, False),  # its name of before, still taken
     "law": (runs.law_verb, runs.LAW, False),
-    "verl-config": (runs.verl_config_verb, runs.VERL, False),
     "pretrain": (training.pretrain_verb, training.PRETRAIN, True),
 }
 

@@ -44,7 +44,6 @@ def environment_report() -> dict[str, Any]:
 
 
 def environment_lines(report: dict[str, Any]) -> list[str]:
-    """Format `environment_report()` as text that can be pasted into an issue."""
     gpus = ", ".join(report["gpus"]) or "none"
     lines = [
         f"entrostat  {report['entrostat']}" + f" (git {report['git']})" * bool(report["git"]),

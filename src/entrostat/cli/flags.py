@@ -137,17 +137,6 @@ def source_of(given: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | No
     return given["format"], columns or None
 
 
-def spread(args: list[str], name: str) -> list[str]:
-    """`--name KEY=VALUE[,KEY=VALUE]` as the flags `--name.KEY VALUE`."""
-    given, args = read(args, {name: "KEY=VALUE"})
-    for word in given[name].split(",") if given[name] else ():
-        key, is_pair, setting = word.partition("=")
-        if not is_pair:
-            raise ValueError(f"--{name} takes no value of its own; write --{name}.every {word}")
-        args = [*args, f"--{name}.{key.strip()}", setting.strip()]
-    return args
-
-
 def named(args: list[str], name: str, key: str) -> list[str]:
     """`--name A B`, `--name A,B` and `--name=A,B` as `--name.key A B`."""
     rest: list[str] = []

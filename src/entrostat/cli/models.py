@@ -87,7 +87,6 @@ def model_verb(args: list[str]) -> int:
 
 
 def pretrained(config: PretrainConfig) -> Path:
-    """Make a tiny policy, with a bar."""
     from ..models.pretrain import pretrain
 
     config.validate()

@@ -1,4 +1,4 @@
-"""The verbs that read runs: report (also called analyze), diagnose, law; and verl-config."""
+"""The verbs that read runs: report, diagnose, law."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from .flags import number, options, source_of
 if TYPE_CHECKING:
     from ..logs.run import Run
 
-REPORT = """\
+_SOURCE = """\
+  --format FORMAT  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or
+                   table; default: by the contents
+  --step NAME, --entropy NAME, --score NAME
+                   a table's own names of these columns"""
+
+REPORT = f"""\
 usage: entrostat report PATH [PATH...] [OPTIONS]
        entrostat report PATH [PATH...] --figure NAME|--table NAME|--list
 
@@ -32,10 +38,7 @@ Examples:
   entrostat report runs/demo --figure entropy --output entropy.png
   entrostat report runs/demo --table results --output results.tex
 
-  --format FORMAT  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or
-                   table; default: by the contents
-  --step NAME, --entropy NAME, --score NAME
-                   a table's own names of these columns
+{_SOURCE}
   --output FILE    default: RUN/report.html, STUDY/report.html, NAME.report.html
                    here for another trainer's log, report.html here for several
   --list           print the names of the figures and tables that the page has
@@ -65,21 +68,6 @@ Examples:
                   samples), or a metric as entropy/nll. Default: rollouts
   --share X       the first part, which predicts the rest; default 0.15
   --output FILE   also write the fits as JSON
-"""
-
-VERL = """\
-usage: entrostat verl-config RECIPE.toml [KEY=VALUE...] [--trust-code]
-
-Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM), as `entrostat
-train --config RECIPE.toml --host verl --print` does. KEY=VALUE sets a key of
-the recipe's [verl]. The files that the command names are written by `train
---host verl`.
-
-Examples:
-  entrostat verl-config recipes/papers/cov_table2_clip_cov_7b.toml
-  entrostat verl-config my.toml trainer.n_gpus_per_node=4 trainer.nnodes=1
-
-  --trust-code  import the method (MODULE:NAME) that the recipe names
 """
 
 
@@ -140,18 +128,6 @@ def law_verb(args: list[str]) -> int:
     return run_law(args, given["score"], share, given["output"], given["entropy"])
 
 
-def verl_config_verb(args: list[str]) -> int:
-    given, (recipe, *changes) = options(args, VERL, "a recipe")
-    for word in changes:
-        if "=" not in word:
-            raise ValueError(f"verl-config: {word!r} is no override; write KEY=VALUE")
-    from .training import train_verb
-
-    trust = ["--trust-code"] * given["trust-code"]
-    keys = [f"--verl.{word}" for word in changes]
-    return train_verb(["--config", recipe, "--host", "verl", "--print", *keys, *trust])
-
-
 def export(
     runs: Run | Sequence[Run], figure: str | None, table: str | None, output: str | None
 ) -> int:
@@ -184,7 +160,7 @@ def export(
 
 SHOWN = 5  # of several runs, how many of the worst have a full verdict
 
-DIAGNOSE = """\
+DIAGNOSE = f"""\
 usage: entrostat diagnose PATH [PATH...] [OPTIONS]
 
 Say what became of a run's entropy (collapse, explosion, drift, held, cannot
@@ -201,10 +177,7 @@ Examples:
 
   --json           one JSON object for one run, a list for several, the worst
                    first, as docs/diagnosis.schema.json describes it
-  --format FORMAT  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or
-                   table; default: by the contents
-  --step NAME, --entropy NAME, --score NAME
-                   a table's own names of these columns
+{_SOURCE}
 """
 
 

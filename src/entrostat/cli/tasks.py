@@ -138,7 +138,6 @@ def _list_sets() -> None:
     from ..tasks.sets import KINDS, SETS
     from ..tasks.sources import at_hand
 
-    """Every set: what it is, its licence, and whether it is at hand."""
     say("Data sets by name (options: `entrostat tasks NAME`; your own copy: --task.path FILE):\n")
     for one in SETS.values():
         use = "" if one.trains else "to evaluate on; "
@@ -152,7 +151,6 @@ def _list_sets() -> None:
 
 
 def _explain_set(one: DataSet) -> None:
-    """One set, or one kind of file: where it comes from, its columns, prompt and grader."""
     from ..tasks.sets import TEMPLATES
     from ..tasks.sources import at_hand, places
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from .flags import apply_open_flags, dataclass_flags, named, read, spread, take_open_flags
+from .flags import apply_open_flags, dataclass_flags, named, read, take_open_flags
 from .terminal import quiet_libraries, say_page, show_warning, tell
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) 
     typed = {"scoring.sandbox"} if sandbox else set()
     if sandbox and run is None:
         args = [*args, "--scoring.sandbox", sandbox]
-    # `--analyze every=10`: its spelling of before, still taken
-    args, flags = take_open_flags(spread(named(args, "log", "to"), "analyze"))
+    args, flags = take_open_flags(named(args, "log", "to"))
     if run is not None:
         data, where = _resumed(run, args, flags), f"--resume {run!r}"
     else:
@@ -262,7 +261,6 @@ def train_verb(args: list[str]) -> int:
 
 
 def _first_run() -> int:
-    """Train the tiny policy under the thermostat, and say what to do next."""
     if Path(_FIRST, "config.toml").is_file():
         code = train_verb(["--resume", _FIRST])
     else:
@@ -275,7 +273,7 @@ def _first_run() -> int:
 
 def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
     """What is said of a run that is over, and its report; 1 where an expectation does not hold."""
-    from ..config.instruments import expectations
+    from ..config.instruments import Expectation
     from ..logs.run import read_run, saturated
 
     run = read_run(path)
@@ -285,8 +283,8 @@ def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
         from ..report import write_run_report
 
         say_page(write_run_report, path)
-    found = [one.broken(run.series(one.figure)[1]) for one in expectations(expect)]
-    broken = [sentence for sentence in found if sentence is not None]
+    checked = (Expectation(*one).broken(run.series(one[0])[1]) for one in expect.items())
+    broken = [sentence for sentence in checked if sentence is not None]
     for sentence in broken:
         say(sentence, sys.stderr)
     return int(bool(broken))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,10 +17,7 @@ from .ranges import MOST_PROMPTS, MOST_TOKENS, check_ranges, within
 Tracker = Literal["wandb", "trackio", "tensorboard", "mlflow"]
 _TEXT = re.compile(r"(last|first|mean|min|max|all)(\d*)\s*(<=|>=|<|>)\s*(\S+)")
 _FORMS = "'last10 > 0.5': last, lastN, first, firstN, mean, min, max or all; <, <=, > or >="
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
-}  # fmt: skip
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 class _Repeated:
@@ -188,7 +186,3 @@ class Expectation:
         checked = list(part) if kind == "all" else [seen]
         wrong = [value for value in checked if not _COMPARE[sign](value, bound)]
         return f"expected {self.figure} {self.text}, got {wrong[0]:.6g}" if wrong else None
-
-
-def expectations(table: Mapping[str, str]) -> list[Expectation]:
-    return [Expectation(figure, text) for figure, text in table.items()]

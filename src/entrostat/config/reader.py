@@ -35,10 +35,8 @@ def load(path: str | Path) -> dict[str, Any]:
         guess = nearest(str(path), _shipped()) if Path(path).parts[:1] == ("recipes",) else None
         hint = f". Did you mean {guess!r}?" if guess else ""
         raise ValueError(f"config {str(path)!r}: cannot read it: {error.strerror}{hint}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"config {str(path)!r}: {error}") from None
-    except RecursionError:
-        raise ValueError(f"config {str(path)!r}: tables or lists within too many others") from None
 
 
 def at_hand(path: str | Path) -> Path:

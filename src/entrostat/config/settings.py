@@ -16,7 +16,7 @@ from typing import Any, Literal
 import tyro
 
 from ..model_files import TINY
-from .instruments import AlarmBand, Analyze, Evaluation, Forecast, Trackers, expectations
+from .instruments import AlarmBand, Analyze, Evaluation, Expectation, Forecast, Trackers
 from .ranges import MOST_TOKENS, check_device, check_ranges, within
 
 
@@ -263,7 +263,8 @@ class TrainConfig:
             one.check(f"[[eval]] {place}: ")
         self.log.check(self.trl)
         self.alarm.check()
-        expectations(self.expect)
+        for figure, text in self.expect.items():
+            Expectation(figure, text)
         if not self.method:
             raise ValueError("method is empty; name at least one")
         for entry in self.method:

@@ -259,7 +259,6 @@ def _play(
     rules: TurnLimits, here: list[Rollout], worlds: Worlds, rollouts: int, generator: Source,
     enough: EarlyStop | None, sampler: Callable[..., Sequences],
 ) -> None:  # fmt: skip
-    """Play rollouts, those of a prompt side by side, to their ends."""
     policy = rules.hearing.policy
     number = torch.arange(len(here)) // rollouts
     for turn in range(rules.turns):

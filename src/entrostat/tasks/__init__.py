@@ -54,15 +54,8 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
     Raises:
         ValueError: one line that says what was given, what exists and the nearest name.
     """
-    if name.startswith("gym:"):
-        from .gym import GymTask
-
-        return GymTask(name.removeprefix("gym:"), seed=seed, **params)
-    cls = task_class(name)
-    if data_set(name):
-        params = {"name": name, **params}
-    elif name.endswith(SUFFIXES):
-        params = {"path": name, **params}
+    cls, named = _found(name)
+    params = named | params
     if _takes(cls, "seed"):
         params = {"seed": seed, **params}
     return _construct(cls, name, params)
@@ -75,29 +68,34 @@ def task_class(name: str) -> type[Any]:
         ValueError: there is none, or MODULE:CLASS is no class with a task's members. Its module is
             imported; nothing of it is called.
     """
+    return _found(name)[0]
+
+
+def _found(name: str) -> tuple[type[Any], dict[str, str]]:
+    """The class of a task, and its parameter that the name itself says."""
     if name.startswith("gym:"):
         from .gym import GymTask
 
-        return GymTask
+        return GymTask, {"name": name.removeprefix("gym:")}
     if data_set(name):
         from .data import DataTask
 
-        return DataTask
+        return DataTask, {"name": name}
     if name.endswith(SUFFIXES):
         from .jsonl import JsonlTask
 
-        return JsonlTask
+        return JsonlTask, {"path": name}
     if name in BUILT_IN:
         module, _, found = BUILT_IN[name].partition(":")
-        return getattr(import_module(module, __name__), found)
+        return getattr(import_module(module, __name__), found), {}
     if ":" in name:
-        return _import(name)
+        return _import(name), {}
     offer = offered("task", name)
     if offer is not None:
         found = offer.load()
         if not isinstance(found, type):
             raise ValueError(f"{offer.whose} is a {type(found).__name__}; a task is a class")
-        return _with_members(offer.whose, found)
+        return _with_members(offer.whose, found), {}
     others = [offer.name for offer in offers("task")]
     raise ValueError(
         f"{unknown('task', name, [*BUILT_IN, *SETS, *others])} Others: gym:NAME (reasoning-gym), "

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..grading import grade_here
-from ..workers import Call
 from .base import Example
 from .convert import asserts
+from .jsonl import Graded
 
 TEST = 128  # prompts of the split `test`
 SHOWN = """\
@@ -85,7 +84,7 @@ KINDS = (
 )  # fmt: skip
 
 
-class Functions:
+class Functions(Graded):
     """Prompt: three worked functions, then what a fourth does, in a comment, and its first line.
 
     The completion is the rest of the function, up to an empty line or the next comment or `def`. It
@@ -107,7 +106,7 @@ class Functions:
         if reward not in ("all", "share"):
             raise ValueError(f'functions: reward must be "all" or "share", got {reward!r}')
         self.seed = seed
-        self._options = {"reward": reward}
+        self._grader, self._options = "code", {"reward": reward}
 
     def max_new_tokens(self, split: str) -> int:
         return 32
@@ -124,16 +123,6 @@ class Functions:
         words = kind.words.format(k=k)
         prompt = f"{SHOWN}# {words}\n{_begun(kind, k)}"
         return Example(prompt, tests(kind, k), {"label": words})
-
-    def score(self, completion: str, example: Example) -> float:
-        return grade_here("code", completion, example.answer, self._options)
-
-    def remote(self, completion: str, example: Example) -> Call:
-        arguments = ("code", completion, example.answer, self._options)
-        return Call("entrostat.grading:grade_here", arguments)
-
-    def remote_setup(self) -> Call:
-        return Call("entrostat.grading:prepare", ("code", self._options))
 
     def canonical(self, completion: str) -> str:
         return completion.strip()

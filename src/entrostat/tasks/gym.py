@@ -12,11 +12,12 @@ import ast
 import inspect
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._names import unknown
 from ..errors import extra
@@ -37,9 +38,12 @@ _LITERALS = (
     ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.UnaryOp, ast.USub, ast.Load, ast.Name,
 )  # fmt: skip
 _ARITHMETIC = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Call, ast.Load,
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load,
     ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.UAdd,
 )  # fmt: skip
+_EXACT: dict[type[ast.AST], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
 _BASIC = re.compile(r"[0-9+\-*/() ]*")
 _COMPLEX = re.compile(r"[0-9+\-.eEiIjJ() ]*")
 _FACTORS = re.compile(r" *[0-9]+ *(?:\u00d7 *[0-9]+ *)*")
@@ -84,7 +88,7 @@ class GymTask:
             "train": _make(name, params, (10_000_000 + seed * 1_000_003) % 2**31),
             "test": _make(name, params, 0),
         }
-        self._scorer = _Scorer.of(name, self._data["train"])
+        self._score = _scorer(name, self._data["train"])
 
     def max_new_tokens(self, split: str) -> int:
         return self._max_new_tokens
@@ -98,7 +102,7 @@ class GymTask:
 
     def score(self, completion: str, example: Example) -> float:
         """What the data set's own scorer says. It may raise, and take its time."""
-        return self._scorer.grade(completion, example.data["entry"])
+        return self._score(completion, example.data["entry"])
 
     def remote(self, completion: str, example: Example) -> Call:
         return Call("entrostat.tasks.gym:grade", (*self._call, completion, example.data["entry"]))
@@ -107,26 +111,24 @@ class GymTask:
         return Call("entrostat.tasks.gym:prepare", self._call)
 
 
-class _Scorer(NamedTuple):
-    data: Any
-    guard: Guard | None
+def _scorer(name: str, data: Any) -> Callable[[str, dict[str, Any]], float]:
+    guard = guard_of(name, inspect.getsource(type(data).score_answer))
 
-    @classmethod
-    def of(cls, name: str, data: Any) -> _Scorer:
-        return cls(data, guard_of(name, inspect.getsource(type(data).score_answer)))
-
-    def grade(self, completion: str, entry: dict[str, Any]) -> float:
+    def score(completion: str, entry: dict[str, Any]) -> float:
         answer = final_answer(completion)
-        seen = self.guard is None or self.guard(answer, entry)
-        return as_reward(self.data.score_answer(answer if seen else None, entry))
+        seen = guard is None or guard(answer, entry)
+        return as_reward(data.score_answer(answer if seen else None, entry))
+
+    return score
 
 
-_SCORERS: dict[str, _Scorer] = {}  # of this process: a worker knows those of its run
+# of this process: a worker knows those of its run
+_SCORERS: dict[str, Callable[[str, dict[str, Any]], float]] = {}
 
 
 def prepare(name: str, params: dict[str, Any]) -> None:
     """Make a data set for its scorer, once per process."""
-    _SCORERS[f"{name} {params!r}"] = _Scorer.of(name, _make(name, params, 0))
+    _SCORERS[f"{name} {params!r}"] = _scorer(name, _make(name, params, 0))
 
 
 def grade(name: str, params: dict[str, Any], completion: str, entry: dict[str, Any]) -> float:
@@ -134,7 +136,7 @@ def grade(name: str, params: dict[str, Any], completion: str, entry: dict[str, A
     key = f"{name} {params!r}"
     if key not in _SCORERS:
         prepare(name, params)
-    return _SCORERS[key].grade(completion, entry)
+    return _SCORERS[key](completion, entry)
 
 
 def data_set(name: str) -> tuple[Any, Any]:
@@ -185,10 +187,8 @@ def is_not_code(text: str) -> bool:
 
 def is_arithmetic(text: str) -> bool:
     """Whether `text` is an expression of numbers, symbols, + - * / **, and known functions."""
-    if len(text) > _MAX_ANSWER:
-        return False
-    nodes = _nodes(text)
-    return nodes is not None and all(_is_arithmetic_node(node) for node in nodes)
+    nodes = _nodes(text) if len(text) <= _MAX_ANSWER else None
+    return nodes is not None and all(map(_is_arithmetic_node, nodes))
 
 
 def combination(text: str) -> tuple[list[int], Fraction] | None:
@@ -213,17 +213,8 @@ def _fold(node: ast.AST, numbers: list[int]) -> Fraction:
             return Fraction(number)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_fold(operand, numbers)
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = _fold(left, numbers), _fold(right, numbers)
-            match op:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.Div():
-                    return a / b
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _EXACT:
+            return _EXACT[type(op)](_fold(left, numbers), _fold(right, numbers))
     raise ValueError("another operation")
 
 
@@ -312,22 +303,20 @@ def _nodes(text: str) -> list[ast.AST] | None:
 
 
 def _is_arithmetic_node(node: ast.AST) -> bool:
-    if not isinstance(node, _ARITHMETIC):
-        return False
-    if isinstance(node, ast.Constant):
-        return type(node.value) in (int, float)
-    if isinstance(node, ast.Name):
-        return not node.id.startswith("_")
-    if isinstance(node, ast.Call):
-        named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
-        return named and not node.keywords
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+    match node:
+        case ast.Constant(value=number):
+            return type(number) in (int, float)
+        case ast.Name(id=name):
+            return not name.startswith("_")
+        case ast.Call(func=ast.Name(id=name), keywords=[]):
+            return name in _FUNCTIONS
         # a tower of powers is a number that fills the memory
-        exponent = node.right
-        if isinstance(exponent, ast.Constant) and isinstance(exponent.value, int | float):
-            inner = any(isinstance(child, ast.Pow) for child in ast.walk(node.left))
-            return exponent.value <= _MAX_EXPONENT and not inner
-        return all(not isinstance(child, ast.Pow) for child in ast.walk(exponent)) and any(
-            isinstance(child, ast.Name) for child in ast.walk(node)
-        )
-    return True
+        case ast.BinOp(base, ast.Pow(), ast.Constant(value=int() | float() as exponent)):
+            return exponent <= _MAX_EXPONENT and not _has(ast.Pow, base)
+        case ast.BinOp(op=ast.Pow(), right=exponent):
+            return not _has(ast.Pow, exponent) and _has(ast.Name, node)
+    return isinstance(node, _ARITHMETIC)
+
+
+def _has(kind: type[ast.AST], tree: ast.AST) -> bool:
+    return any(isinstance(node, kind) for node in ast.walk(tree))

@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..grading import GRADERS, check_answer, grade_here, is_total, make_grader
-from ..grading import final_answer as final_answer
-from ..grading import grade_contains as grade_contains
-from ..grading import grade_exact as grade_exact
-from ..grading import grade_number as grade_number
 from ..workers import Call
 from .base import Example
 from .rows import read_pairs
@@ -18,7 +14,26 @@ from .rows import read_pairs
 _Row = TypeVar("_Row")
 
 
-class JsonlTask:
+class Graded:
+    """Scores by a grader's name; in worker processes where the grader is not total."""
+
+    _grader: str
+    _options: dict[str, Any]
+
+    def score(self, completion: str, example: Example) -> float:
+        return grade_here(self._grader, completion, example.answer, self._options)
+
+    def remote(self, completion: str, example: Example) -> Call | None:
+        if is_total(self._grader):
+            return None
+        arguments = (self._grader, completion, example.answer, self._options)
+        return Call("entrostat.grading:grade_here", arguments)
+
+    def remote_setup(self) -> Call:
+        return Call("entrostat.grading:prepare", (self._grader, self._options))
+
+
+class JsonlTask(Graded):
     """A file with one object per line, {"prompt": ..., "answer": ...} in UTF-8; or a Parquet file.
 
     Args:
@@ -88,18 +103,6 @@ class JsonlTask:
 
     def example(self, index: int, split: str) -> Example:
         return self._examples[split][index]
-
-    def score(self, completion: str, example: Example) -> float:
-        return grade_here(self._grader, completion, example.answer, self._options)
-
-    def remote(self, completion: str, example: Example) -> Call | None:
-        if is_total(self._grader):
-            return None
-        arguments = (self._grader, completion, example.answer, self._options)
-        return Call("entrostat.grading:grade_here", arguments)
-
-    def remote_setup(self) -> Call:
-        return Call("entrostat.grading:prepare", (self._grader, self._options))
 
 
 def table(whose: str, key: str, given: Any) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,16 +71,21 @@ def read_pairs(
     names = column_names(f"task {path!r}", FIELDS, fields or {})
     for where, row, _ in _file(path, names.values()):
         prompt, answer = (pick(row, names[key]) for key in FIELDS)
-        if isinstance(prompt, list):
-            prompt = _of_user(prompt)
-        if not isinstance(prompt, str):
-            raise ValueError(_lacks(path, where, row, "prompt", names, "a prompt (text)"))
+        match prompt:
+            case [{"role": "user", "content": content}]:
+                prompt = content
         if tables and isinstance(answer, list | dict):
             answer = json.dumps(answer, ensure_ascii=False, default=str)
-        if not isinstance(answer, str | int | float):
-            raise ValueError(
-                _lacks(path, where, row, "answer", names, "an answer (text or number)")
-            )
+        for key, value, kind, what in (
+            ("prompt", prompt, str, "a prompt (text)"),
+            ("answer", answer, str | int | float, "an answer (text or number)"),
+        ):
+            if not isinstance(value, kind):
+                named = "" if names[key] == key else f" under {names[key]!r}"
+                raise ValueError(
+                    f"task {path!r}: {where} needs {what}{named}{columns_of(row)}. Name another "
+                    f"column with --task.fields.{key}"
+                )
         yield where, prompt, str(answer)
 
 
@@ -99,17 +105,19 @@ def columns_of(row: Any) -> str:
     return there[:200]
 
 
-def _lines(path: str) -> Iterator[Located]:
+@contextmanager
+def _readable(path: str, *errors: type[Exception]) -> Iterator[None]:
+    """What the system and these libraries raise, in one line."""
     try:
-        yield from _each_line(path)
-    except (OSError, EOFError, zlib.error) as error:
+        yield
+    except (OSError, *errors) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"task {path!r}: cannot read it: {reason}") from None
 
 
-def _each_line(path: str) -> Iterator[Located]:
+def _lines(path: str) -> Iterator[Located]:
     start = 0
-    with _open(path) as file:
+    with _readable(path, EOFError, zlib.error), _open(path) as file:
         for number, data in enumerate(file, 1):
             place, start = start, start + len(data)
             try:
@@ -144,32 +152,11 @@ def _parquet(path: str, columns: Iterable[str]) -> Iterator[Located]:
     except ImportError:
         raise ValueError(f"task {path!r}: Parquet takes pyarrow: pip install pyarrow") from None
     wanted = {part for name in columns for part in (name, name.split(".")[0])}
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            there = file.schema_arrow.names
-            read = [column for column in there if column in wanted]
-            others = dict.fromkeys(there)  # an error names them
-            batches = file.iter_batches(columns=read)
-            rows = (row for batch in batches for row in batch.to_pylist())
-            for number, row in enumerate(rows, 1):
-                full = others | row
-                yield Located(f"row {number}", full, lambda full=full: full)
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"task {path!r}: cannot read it: {reason}") from None
-
-
-def _of_user(messages: list[Any]) -> Any:
-    """The text of a conversation that is one message of a user."""
-    match messages:
-        case [{"role": "user", "content": content}]:
-            return content
-    return ABSENT
-
-
-def _lacks(path: str, where: str, row: Any, key: str, names: Mapping[str, str], what: str) -> str:
-    named = "" if names[key] == key else f" under {names[key]!r}"
-    return (
-        f"task {path!r}: {where} needs {what}{named}{columns_of(row)}. Name another column with "
-        f"--task.fields.{key}"
-    )
+    with _readable(path, pyarrow.ArrowException), pyarrow.parquet.ParquetFile(path) as file:
+        there = file.schema_arrow.names
+        others = dict.fromkeys(there)  # an error names them
+        batches = file.iter_batches(columns=[column for column in there if column in wanted])
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            full = others | row
+            yield Located(f"row {number}", full, lambda full=full: full)

@@ -139,7 +139,9 @@ def at_hand(data: DataSet) -> str:
 def missing(name: str, data: DataSet, reason: str) -> str:
     """One line: what to download, and where to put it."""
     part = f", configuration {data.config}" if data.config else ""
-    wanted = f"files {', '.join(data.files)}" if data.files else _listed(data.splits.values())
+    names = data.files or tuple(data.splits.values())
+    kind = "files" if data.files else "splits" if len(names) > 1 else "split"
+    wanted = f"{kind} {', '.join(names)}"
     first = places(data)[0]
     return (
         f"task {name!r} is not at hand: download {data.hub} ({wanted}{part}) from "
@@ -188,11 +190,6 @@ def _answers(endpoint: str) -> bool:
     return True
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    return f"split{'s' if len(names) > 1 else ''} {', '.join(names)}"
-
-
 def _cached(data: DataSet) -> dict[str, Path]:
     found = {}
     for split, place in zip(data.splits, places(data), strict=True):
@@ -210,8 +207,7 @@ def _packaged(data: DataSet) -> Path | None:
     package, file = data.package
     spec = find_spec(package)
     homes = spec.submodule_search_locations if spec else None
-    found = [Path(home) / file for home in homes or ()]
-    return next((one for one in found if one.is_file()), None)
+    return next((Path(home, file) for home in homes or () if Path(home, file).is_file()), None)
 
 
 def _in_hub_cache(hub: str) -> bool:

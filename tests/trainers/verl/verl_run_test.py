@@ -1122,12 +1122,11 @@ def test_the_command_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     one = capsys.readouterr().out
     assert one.startswith("py -m verl.trainer.main_ppo \\\n")
     assert f"{ACTOR}.calculate_entropy=true" in one
-    assert main(["verl-config", recipe_file, "trainer.nnodes=7"]) == 0
+    more = ["--verl.trainer.nnodes", "7"]
+    assert main(["train", "--config", recipe_file, *shown, *more]) == 0
     other = capsys.readouterr().out
     assert "trainer.nnodes=7" in other
     assert "trainer.nnodes=1" not in other
-    assert main(["verl-config", "--trust-code"]) == 2
-    assert "verl-config needs a recipe" in capsys.readouterr().err
     assert main(["train", "--config", recipe_file, "--print"]) == 2
     assert "go with --host verl" in capsys.readouterr().err
 

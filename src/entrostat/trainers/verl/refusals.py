@@ -1,7 +1,6 @@
 """What veRL's configuration must not say beside an objective. Imports no veRL.
 
-`--print` and `verl-config` ask before anything starts, the trainer asks again of the whole
-configuration.
+`--print` asks before anything starts, the trainer asks again of the whole configuration.
 """
 
 from __future__ import annotations
