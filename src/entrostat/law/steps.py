@@ -83,15 +83,19 @@ def moves(values: Array) -> bool:
     return bool(np.ptp(values) > 1e-12 * np.abs(values).max())
 
 
-def straight_line(x: Array, y: Array) -> tuple[float, float]:
-    """Intercept and slope of the least-squares line through points whose x move."""
-    dx = x - x.mean()
-    slope = float(dx @ (y - y.mean()) / (dx @ dx))
-    return float(y.mean() - slope * x.mean()), slope
+def least_squares(x: Array, y: Array) -> tuple[float, float, Array, float]:
+    """Intercept, slope, residuals [n] and R^2 of the least-squares line; x has to move.
+
+    R^2 is NaN where y never moves.
+    """
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = float(dx @ dy / (dx @ dx))
+    residual = dy - slope * dx
+    r2 = float(1 - residual @ residual / (dy @ dy)) if moves(y) else float("nan")
+    return float(y.mean() - slope * x.mean()), slope, residual, r2
 
 
 def rms(values: Array) -> float:
-    """Root of the mean square."""
     return sqrt(float(values @ values) / len(values))
 
 
