@@ -112,9 +112,8 @@ def loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tupl
 
     `terms` are those planned for all of `batch`.
     """
-    assert batch.entropy is not None
     logp = batch.logp.clone().requires_grad_()
-    entropy = batch.entropy.clone().requires_grad_()
+    entropy = batch.need("entropy").clone().requires_grad_()
     loss = objective.loss(batch.replace(logp=logp, entropy=entropy), terms).loss
     found = torch.autograd.grad(loss, (logp, entropy), allow_unused=True)
     return tuple(torch.zeros_like(logp) if g is None else g for g in found)  # pyrefly: ignore

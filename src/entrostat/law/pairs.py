@@ -113,7 +113,6 @@ def pairs_of(run: Run, entropy: str | None = None, score: str | None = None) -> 
 
 
 def _join(run: Run, entropy: str | None, score: _Figure) -> Pairs:
-    """The pairs of a score and the entropy asked for."""
     split = score.key.rpartition("/")[0] if score.evaluated else None
     h, notes = _entropy(run, entropy, split)
     policies, taken = sorted(h.values), []
@@ -150,42 +149,37 @@ def _entropy(run: Run, name: str | None, split: str | None) -> tuple[_Figure, tu
             f"logs no entropy of its rollouts; the law needs one of {', '.join(ROLLOUTS)}",
             "no entropy is logged",
         )
-    if name == "evaluation":
-        own = _evaluation_entropy(run, split)
-        if own is None:
-            raise LawError(
-                f"run {run.name!r}",
-                "no evaluation logs its entropy; --entropy rollouts takes that of the rollouts",
-                "no evaluation logs its entropy",
-            )
+    own = _evaluation_entropy(run, split) if name == "evaluation" else _metric(run, name)
+    if own is not None:
         return own, ()
-    figure = _metric(run, name)
-    if figure is None:
-        names = {"rollouts", "evaluation"} | {key for key in _metrics(run) if "entropy" in key}
-        raise ValueError(f"run {run.name!r}, --entropy: {unknown('entropy', name, names)}")
-    return figure, ()
+    if name == "evaluation":
+        why = "no evaluation logs its entropy"
+        raise LawError(
+            f"run {run.name!r}", f"{why}; --entropy rollouts takes that of the rollouts", why
+        )
+    names = {"rollouts", "evaluation"} | {key for key in _metrics(run) if "entropy" in key}
+    raise ValueError(f"run {run.name!r}, --entropy: {unknown('entropy', name, names)}")
 
 
 def _score(run: Run, name: str) -> _Figure:
     if name == "validation":
         figure = _validation(run)
-        if figure is None:
-            raise LawError(
-                f"run {run.name!r}",
-                "logs no evaluation (eval.every says how often a run evaluates); --score training "
-                "takes the training reward",
-                "no evaluation is logged",
-            )
-        return figure
-    if name in ("training", TRAINING):
+    elif name in ("training", TRAINING):
         figure = _training(run)
-        if figure is None:
-            raise _no_score(run)
+    else:
+        figure = _metric(run, name) or _evaluation(run, name)
+    if figure is not None:
         return figure
-    figure = _metric(run, name) or _evaluation(run, name)
-    if figure is None:
-        raise ValueError(f"run {run.name!r}, --score: {unknown('score', name, _scores(run))}")
-    return figure
+    if name == "validation":
+        raise LawError(
+            f"run {run.name!r}",
+            "logs no evaluation (eval.every says how often a run evaluates); --score training "
+            "takes the training reward",
+            "no evaluation is logged",
+        )
+    if name in ("training", TRAINING):
+        raise _no_score(run)
+    raise ValueError(f"run {run.name!r}, --score: {unknown('score', name, _scores(run))}")
 
 
 def _no_score(run: Run) -> LawError:
@@ -209,7 +203,6 @@ def _training(run: Run) -> _Figure | None:
 
 
 def _metric(run: Run, key: str, words: str = "") -> _Figure | None:
-    """A metric by policy; None where it is not logged."""
     evaluated = _EVALUATED.match(key) is not None
     made = 0 if evaluated else -1
     values = {i + made: value for i, value in zip(*run.series(key), strict=True)}
