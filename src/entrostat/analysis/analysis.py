@@ -42,7 +42,7 @@ from ..models.rollout import Sequences
 from ..runs.dump import token_pieces
 from .influence import InfluenceInput, influences
 from .responses import by_difficulty, of_responses
-from .update_probe import UpdateProbe, clip_sides
+from .update_probe import UpdateProbe, sides_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 POSITIONS = 16  # bins at most
@@ -168,7 +168,7 @@ class Analysis:
         by_reward = table({"right": right, "wrong": mask & ~right})
         by_sign = table({"positive": (A > 0) & mask, "negative": (A < 0) & mask})
         kept = self.subject.kept
-        sides = clip_sides(trained.replace(logp=after[kept]), self.terms)
+        sides = sides_of(trained.replace(logp=after[kept]), self.terms)
         beyond = {side: self._whole(tokens) for side, tokens in sides.items()}
         clipped, in_updates = table(beyond), self.watch.clipped()
         self.line |= {

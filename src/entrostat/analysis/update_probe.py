@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch, masked_mean
-from ..core.loss import clipped, importance_ratio
+from ..core.loss import clip_sides, clipped, importance_ratio
 from ..core.objective import Objective
-from ..dynamics import ESTIMATORS, agreement, clipped_sides, estimate, flow
+from ..dynamics import ESTIMATORS, agreement, estimate, flow
 from ..method.cov import covariance
 from ..models.policy_evaluator import PolicyEvaluator
 from ..models.rollout import Sequences
@@ -31,11 +31,10 @@ SIDES = ("high", "low")
 TENTHS = 10  # bins of the old probability
 
 
-def clip_sides(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
-    """`clipped_sides` of a batch [B, T] at its ratio, within the terms' own bounds."""
-    ratio = ratio_of(batch, terms)
-    low, high = 1 - terms.ratio_min, terms.ratio_max - 1
-    return clipped_sides(ratio, terms.advantage, batch.mask, low, high)
+def sides_of(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
+    """The tokens [B, T] bool that each side of the clip holds, at the terms' own ratio."""
+    clip = clip_sides(terms, ratio_of(batch, terms))
+    return {"high": clip.high & batch.mask, "low": clip.low & batch.mask}
 
 
 def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
@@ -85,7 +84,7 @@ class UpdateProbe:
         terms = self.objective.plan(batch, self.generator)
         held = clipped(batch, terms)
         guesses = {name: estimate(name, batch, clipped=held) for name in ESTIMATORS}
-        ratio, sides = ratio_of(batch, terms), clip_sides(batch, terms)
+        ratio, sides = ratio_of(batch, terms), sides_of(batch, terms)
 
         tenth = (batch.old_logp.exp() * TENTHS).long().clamp(max=TENTHS - 1)
         for row, members in zip(self.counts, (mask, sides["high"], sides["low"]), strict=True):

@@ -8,12 +8,14 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...control import ControlState, Multiplier, Thermostat, parse_target
+from ...core.batch import TokenBatch
 from ...core.objective import Objective
 from ...core.probe import probe
 from ...logs.limits import NEAR
@@ -132,8 +134,8 @@ def penalties(subject: Subject) -> Finding:
         batches += [subject.whole.replace(**new)] * (subject.config.updates > 1)
     for k in range(1, len(objective.methods)):
         name, method = objective.names[k], objective.methods[k]
-        touched, tokens = _touched(objective, k, batches)
-        texts.append(f"`{name}` changes the gradient of {touched} of {tokens} tokens")
+        touched = _touched(objective, k, batches)
+        texts.append(f"`{name}` changes the gradient of {touched} of {subject.tokens} tokens")
         if touched:
             continue
         if method.idle_on_policy and subject.config.updates > 1:
@@ -148,33 +150,28 @@ def penalties(subject: Subject) -> Finding:
     return ok("; ".join(texts))
 
 
-def _touched(objective: Objective, k: int, batches: list[Any]) -> tuple[int, int]:
-    """Tokens whose gradient method k changes, the most of any batch, state and draw; tokens."""
-    most, tokens = 0, int(batches[0].mask.sum())
+def _touched(objective: Objective, k: int, batches: list[TokenBatch]) -> int:
+    """Tokens whose gradient method k changes, of the first batch, state and draw with any."""
     method, state = objective.methods[k], objective.states[k]
     with_it, without = first(objective, k + 1), first(objective, k)
     states = [state]
     if isinstance(state, ControlState):
         values = ends_of(method) or (state.value,)
         states += [replace(state, value=value, applies=True) for value in values]
-    for batch in batches:
-        for each in states:
-            with_it.states[k] = copy.deepcopy(each)
-            theirs, also = _gradient(without, batch, 0)
-            for draw in range(TRIES):
-                mine, random = _gradient(with_it, batch, draw)
-                if also and draw:
-                    theirs, _ = _gradient(without, batch, draw)
-                size = max(float(theirs.abs().max()), float(mine.abs().max()))
-                most = max(most, int(((mine - theirs).abs().amax(0) > _TOUCHED * size).sum()))
-                if most or not (random or also):
-                    break
-            if most:
-                return most, tokens
-    return most, tokens
+    for batch, each in product(batches, states):
+        with_it.states[k] = copy.deepcopy(each)
+        for draw in range(TRIES):
+            theirs, also_random = _gradient(without, batch, draw)
+            mine, is_random = _gradient(with_it, batch, draw)
+            size = max(float(theirs.abs().max()), float(mine.abs().max()))
+            if touched := int(((mine - theirs).abs().amax(0) > _TOUCHED * size).sum()):
+                return touched
+            if not (is_random or also_random):
+                break
+    return 0
 
 
-def _gradient(objective: Objective, batch: Any, draw: int) -> tuple[Tensor, bool]:
+def _gradient(objective: Objective, batch: TokenBatch, draw: int) -> tuple[Tensor, bool]:
     """[2, B, T]: of the loss by log-prob and entropy; and whether chance had a part in it."""
     chance = torch.Generator(batch.mask.device).manual_seed(draw)
     before = chance.get_state()
@@ -237,7 +234,7 @@ def authority(subject: Subject) -> Finding:
         if not subject.trained:
             return skipped(NO_SIGNAL)
         result = _tried(subject, k, name, ends, asked, first)
-        if result.level == "wrong":
+        if result.wrong:
             return result
         texts.append(result.evidence)
     return ok("; ".join(texts)) if texts else skipped("no controller holds an entropy")
