@@ -52,9 +52,9 @@ def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Arr
         )
     if len(h) < STEPS_LEAST:
         need = f"two coefficients need {STEPS_LEAST} or more to be fitted"
-        raise LawError(
-            where, f"entropy has {_steps(len(h))}; {need}", f"there {_are(len(h))}, and {need}"
-        )
+        count = _steps(len(h))
+        are = "are" if len(h) != 1 else "is"
+        raise LawError(where, f"entropy has {count}; {need}", f"there {are} {count}, and {need}")
     # exact entropies may round to a little below 0
     for bad, what in ((h < -1e-6, "below 0"), (h > _ENTROPY_MOST, f"above {_ENTROPY_MOST:g}")):
         if bad.any():
@@ -72,10 +72,6 @@ def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Arr
 
 def _steps(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"
-
-
-def _are(count: int) -> str:
-    return {0: "is no step", 1: "is 1 step"}.get(count, f"are {count} steps")
 
 
 def moves(values: Array) -> bool:

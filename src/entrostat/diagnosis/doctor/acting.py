@@ -199,52 +199,40 @@ def ends_of(method: Method) -> tuple[float, float] | None:
     return (-law.high if getattr(law, "bidirectional", False) else law.low), law.high
 
 
-def asked_of(method: Method, state: ControlState, first: float) -> tuple[float, float] | None:
-    """Lowest and highest entropy asked of a method's controller; None of another signal."""
-    law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
-    spec = method.target if isinstance(method, AdaptiveEntropy) else getattr(law, "target", None)
-    target = parse_target(spec)
-    if target.signal != "entropy" or (state.target is None and target.constant):
-        return None
-    levels = [level.of(first) for level in target.levels]
-    return min(levels), max(levels)
-
-
 def authority(subject: Subject) -> Finding:
     """Whether the ends of a knob's range move entropy the ways that its target asks for."""
-    first, texts = subject.figures["entropy/exact"], []
-    objective = subject.objective
+    first, texts, objective = subject.figures["entropy/exact"], [], subject.objective
     most = math.log(vocabulary(subject.policy.model))
     for k, (method, state) in enumerate(zip(objective.methods, objective.states, strict=True)):
-        if method.controls() is None or isinstance(method, AdaptiveEntropy):
-            continue  # a gate on entropy is a check of its own
+        name, law = objective.names[k], method.law() if isinstance(method, Controlled) else None
         if isinstance(method, HeldEntropy):
-            texts.append(f"`{objective.names[k]}` solves for a bonus of either sign, of any size")
+            texts.append(f"`{name}` solves for a bonus of either sign, of any size")
+        if law is None:  # also of a gate on entropy, which is a check of its own
             continue
-        ends, asked = ends_of(method), asked_of(method, state, first)
-        if ends is None or asked is None:
+        target = parse_target(getattr(law, "target", None))
+        if target.signal != "entropy" or (state.target is None and target.constant):
             continue
-        name = objective.names[k]
-        if asked[1] > most:
+        levels = [level.of(first) for level in target.levels]
+        low, high = min(levels), max(levels)
+        if high > most:
             return wrong(
-                f"`{name}`: a target of {asked[1]:.3g} nats, and a vocabulary of "
+                f"`{name}`: a target of {high:.3g} nats, and a vocabulary of "
                 f"{round(math.exp(most))} allows {most:.3g} at most",
                 "give a target in nats per token, or as a share of the first entropy (0.8x)",
             )
         if not subject.trained:
             return skipped(NO_SIGNAL)
-        result = _tried(subject, k, name, ends, asked, first)
+        result = _tried(subject, k, low, high)
         if result.wrong:
             return result
         texts.append(result.evidence)
     return ok("; ".join(texts)) if texts else skipped("no controller holds an entropy")
 
 
-def _tried(
-    subject: Subject, k: int, name: str, ends: tuple[float, float], asked: tuple[float, float],
-    first: float,
-) -> Finding:  # fmt: skip
-    low, high = asked
+def _tried(subject: Subject, k: int, low: float, high: float) -> Finding:
+    """Whether method k can hold entropies from `low` to `high`."""
+    first, ends = subject.figures["entropy/exact"], ends_of(subject.objective.methods[k])
+    assert ends is not None
     mask, moves = subject.batch.mask, []
     for value in ends:
         held = copy.deepcopy(subject.objective)
@@ -252,7 +240,7 @@ def _tried(
         after = subject.after(held)
         moves.append(float(after[mask].double().mean()) - first)
     down, up = sorted(moves)
-    knob = f"`{name}` at {ends[0]:.3g} and at {ends[1]:.3g}"
+    knob = f"`{subject.objective.names[k]}` at {ends[0]:.3g} and at {ends[1]:.3g}"
     text = (
         f"{knob} moves entropy by {moves[0]:+.2g} and {moves[1]:+.2g} nats an iteration, from "
         f"{first:.3g}; asked: {low:.3g}" + ("" if low == high else f" to {high:.3g}")
