@@ -83,7 +83,8 @@ def along(
         ends = [i * PANELS // panels for i in range(2 * panels + 1)]
         for place in ends:
             if place not in found:
-                there = moved(params, direction, place / (2 * PANELS))
+                share = place / (2 * PANELS)
+                there = _each(lambda x, d, s=share: x.detach() + s * d.detach(), params, direction)
                 found[place] = directional(entropy_fn, there, direction)[1]
         inner = sum((4 if i % 2 else 2) * found[ends[i]] for i in range(1, 2 * panels))
         return (found[0] + inner + found[ends[-1]]) / (6 * panels)
@@ -91,15 +92,12 @@ def along(
     coarse, panels = simpson(1), 2
     change = simpson(panels)
     # the finer of two is off by a fifteenth of their difference, to leading order
-    while panels < PANELS and _size(change - coarse) / 15 > TOLERANCE * _size(change):
+    while panels < PANELS and (
+        (change - coarse).double().norm() / 15 > TOLERANCE * change.double().norm()
+    ):
         coarse, panels = change, 2 * panels
         change = simpson(panels)
     return entropy, start, change
-
-
-def _size(x: Tensor) -> float:
-    """Norm, in float64."""
-    return float(x.double().norm())
 
 
 def influence(
@@ -228,16 +226,12 @@ def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Te
                 f"{list(entropy.shape)}"
             )
         mean = torch.where(mask, entropy, 0).sum() / mask.sum().clamp(min=1)
-    named = _named(leaves)
-    found: Sequence[Tensor | None] = [None] * len(named)
+    values = list(_named(leaves).values())
+    gradient = [torch.zeros_like(x) for x in values]
     if mean.requires_grad:
-        found = torch.autograd.grad(mean, list(named.values()), allow_unused=True)
-    if any(g is not None and g.isnan().any() for g in found):
+        gradient = list(torch.autograd.grad(mean, values, materialize_grads=True))
+    if any(g.isnan().any() for g in gradient):
         _check_unheard(entropy.detach(), mask)
-    gradient = [
-        torch.zeros_like(leaf) if g is None else g
-        for leaf, g in zip(named.values(), found, strict=True)
-    ]
     return _like(leaves, gradient)
 
 
@@ -280,11 +274,6 @@ def directional(
             value = fn(dual)
         value, tangent = forward_ad.unpack_dual(value)
     return value, torch.zeros_like(value) if tangent is None else tangent
-
-
-def moved(params: Params, direction: Params, share: float) -> Params:
-    """Params + share * direction."""
-    return _each(lambda x, d: x.detach() + share * d.detach(), params, direction)
 
 
 def _each(fn: Callable[..., Tensor], params: Params, *others: Params) -> Params:

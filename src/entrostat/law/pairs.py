@@ -18,14 +18,11 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING
 
 from .._names import unknown
 from ..logs.lines import number
+from ..logs.run import Run, sets_of
 from .steps import LawError
-
-if TYPE_CHECKING:
-    from ..logs.run import Run
 
 TRAINING = "reward/mean"
 FIGURE = "avg@k"
@@ -211,9 +208,8 @@ def _metric(run: Run, key: str, words: str = "") -> _Figure | None:
 
 def _evaluation(run: Run, name: str) -> _Figure | None:
     """A figure of the evaluations, FIGURE of the first split or SPLIT/FIGURE, by policy."""
-    splits = _splits(run)
     split, _, figure = name.rpartition("/")
-    split = split or next(iter(splits), "")
+    split = split or next(iter(sets_of(run)), "")
     rows = [row for row in run.evaluation if str(row.get("split")) == split]
     found = [(row, number(row.get(figure))) for row in rows]
     values = {row["iteration"]: value for row, value in found if value is not None}
@@ -226,7 +222,7 @@ def _evaluation(run: Run, name: str) -> _Figure | None:
 
 def _evaluation_entropy(run: Run, split: str | None) -> _Figure | None:
     """The entropy of the evaluation's own samples: of a split, else of the first."""
-    known = split if split in _splits(run) else next(iter(_splits(run)), "")
+    known = split if split in sets_of(run) else next(iter(sets_of(run)), "")
     figure = _evaluation(run, f"{known}/entropy") or _metric(run, "eval_entropy")
     if figure is None:
         return None
@@ -234,18 +230,13 @@ def _evaluation_entropy(run: Run, split: str | None) -> _Figure | None:
     return replace(figure, words=f"entropy of the evaluation's samples{of}")
 
 
-def _splits(run: Run) -> list[str]:
-    return list(dict.fromkeys(str(row.get("split")) for row in run.evaluation))
-
-
 def _metrics(run: Run) -> list[str]:
     """Names of the metrics that have a number, in order of appearance."""
-    rows = run.metrics
-    return list(dict.fromkeys(k for row in rows for k, v in row.items() if number(v) is not None))
+    return [key for key in run.names if run.series(key)[1]]
 
 
 def _scores(run: Run) -> set[str]:
     figures = {key for row in run.evaluation for key in row if key.endswith("@k")}
-    of_splits = {f"{split}/{figure}" for split in _splits(run) for figure in figures}
+    of_splits = {f"{split}/{figure}" for split in sets_of(run) for figure in figures}
     metrics = {key for key in _metrics(run) if "/" in key or key.startswith("eval_")}
     return {"validation", "training"} | metrics | figures | of_splits

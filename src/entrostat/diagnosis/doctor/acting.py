@@ -180,8 +180,7 @@ def _gradient(objective: Objective, batch: TokenBatch, draw: int) -> tuple[Tenso
     H = torch.zeros_like(lp) if prepared.entropy is None else prepared.entropy.detach().clone()
     H.requires_grad_()
     out = objective.loss(prepared.replace(logp=lp, entropy=H), generator=chance)
-    found = torch.autograd.grad(out.loss, (lp, H), allow_unused=True)
-    grads = [torch.zeros_like(lp) if g is None else g for g in found]
+    grads = torch.autograd.grad(out.loss, (lp, H), materialize_grads=True)
     return torch.stack(grads), not torch.equal(before, chance.get_state())
 
 
