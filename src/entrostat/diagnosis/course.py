@@ -33,8 +33,6 @@ LEVEL = 10.0
 
 @dataclass(frozen=True)
 class Course:
-    """A curve in straight pieces."""
-
     fitted: Array  # [n] the pieces' values
     left: Array  # [n] what they leave
     starts: tuple[int, ...]  # index at which each piece begins; the first is 0

@@ -182,5 +182,4 @@ def drawn(lp: Tensor, H: Tensor) -> tuple[float, str]:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """`bfloat16`, say."""
     return str(dtype).removeprefix("torch.")
