@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from ..core.batch import Terms, TokenBatch, masked_mean
 from ..dynamics import (
     ESTIMATORS,
     agreement,
-    clipped_sides,
     concentration,
     covariance_table,
     estimate,
@@ -39,12 +38,11 @@ from ..dynamics import (
 )
 from ..dynamics.derivatives import along
 from ..method.cov import covariance
-from ..models.policy_evaluator import PolicyEvaluator
 from ..models.rollout import Sequences
 from ..runs.dump import token_pieces
 from .influence import InfluenceInput, influences
 from .responses import by_difficulty, of_responses
-from .update_probe import UpdateProbe, ratio_of
+from .update_probe import UpdateProbe, sides_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 POSITIONS = 16  # bins at most
@@ -57,9 +55,9 @@ class Analysis:
     """An analysis begun; `finish` ends it.
 
     Attributes:
+        subject: the iteration that is analysed.
         before: statistics [B, T] at the start: logp, entropy, moments, outcome advantages, rewards.
         trained: the rows trained on, prepared, with moments; [R, T].
-        kept: [R] row numbers.
         terms: what the methods planned for all of `trained`.
         start: the trained parameters as they were.
         influence: [B, T] nats; 0 where not trained.
@@ -68,25 +66,23 @@ class Analysis:
         seconds: spent so far, but for those of `watch`.
     """
 
-    meter: PolicyEvaluator
-    sequences: Sequences
+    subject: InfluenceInput
     before: TokenBatch
     trained: TokenBatch
-    kept: Tensor
     terms: Terms
     start: dict[str, Tensor]
     influence: Tensor
     watch: UpdateProbe
-    line: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
+    line: dict[str, Any]
+    seconds: float
 
     def finish(self, iteration: int) -> tuple[dict[str, Any], Tensor]:
         """After the updates: the line of analysis.jsonl, and the change of entropy [B, T], nats."""
         began = time.perf_counter()
-        after = self.meter.measure(self.sequences)
-        assert self.before.entropy is not None
-        truth = torch.where(self.before.mask, after.entropy - self.before.entropy, 0)
-        end = {name: p.detach() for name, p in self.meter.policy.trained().items()}
+        meter = self.subject.meter
+        after = meter.measure(self.subject.sequences)
+        truth = torch.where(self.before.mask, after.entropy - self.before.need("entropy"), 0)
+        end = {name: p.detach() for name, p in meter.policy.trained().items()}
         direction = {name: end[name] - self.start[name] for name in end}
         first, simpson = self._along(direction)
         self.line = {
@@ -102,39 +98,33 @@ class Analysis:
 
     def _along(self, direction: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Change [B, T] of first and third order along the updates' whole parameter change."""
+        meter, sequences = self.subject.meter, self.subject.sequences
         first, simpson = [], []
-        with forward_mode(model := self.meter.policy.model):
-            for rows in self.meter.pieces(self.sequences):
-                fn = functional(model, self._entropy_of(rows))
-                _, one, three = along(fn, self.start, direction)
+        with forward_mode(model := meter.policy.model):
+            for rows in meter.pieces(sequences):
+
+                def entropy(part: Sequences = sequences[rows]) -> Tensor:
+                    return meter.stats(part).entropy
+
+                _, one, three = along(functional(model, entropy), self.start, direction)
                 first.append(one)
                 simpson.append(three)
         return torch.cat(first), torch.cat(simpson)
 
-    def _entropy_of(self, rows: Tensor) -> Callable[[], Tensor]:
-        part = self.sequences[rows]
-        return lambda: self.meter.stats(part).entropy
+    def _whole(self, values: Tensor) -> Tensor:
+        """[B, T] of [R, T]: 0 where not trained."""
+        like = self.before.mask if values.dtype == torch.bool else self.before.logp
+        out = torch.zeros_like(like)
+        out[self.subject.kept] = values.to(out.dtype)
+        return out
 
     def _tables(self, truth: Tensor, first: Tensor, simpson: Tensor, after: Tensor) -> None:
-        before, trained, kept = self.before, self.trained, self.kept
-        assert before.rewards is not None
-        assert before.entropy is not None
-        assert before.advantages is not None
-        assert trained.advantages is not None
-        mask, H = before.mask, before.entropy
-        influence = self.influence
-
-        A = torch.zeros_like(H)
-        A[kept] = trained.advantages.to(A.dtype)
-        used = torch.zeros_like(mask)
-        used[kept] = mask[kept]
-        cov = torch.zeros_like(H)
-        cov[kept] = covariance(trained.logp, A[kept], trained.mask)
-        guesses = {}
-        for name in ESTIMATORS:
-            guesses[name] = torch.zeros_like(H)
-            guesses[name][kept] = estimate(name, trained)
-
+        before, trained, influence = self.before, self.trained, self.influence
+        mask, H = before.mask, before.need("entropy")
+        A = self._whole(trained.need("advantages"))
+        used = self._whole(trained.mask)
+        cov = self._whole(covariance(trained.logp, trained.need("advantages"), trained.mask))
+        guesses = {name: self._whole(estimate(name, trained)) for name in ESTIMATORS}
         watched = self.watch.estimators()
         self.line |= {
             "influence/top_1": concentration(influence, used, 0.01),
@@ -161,30 +151,25 @@ class Analysis:
                 "change": asdict(flow(truth, mask)),
             },
             "covariance": {f"{s:g}": x for s, x in covariance_table(cov, used).items()},
-            "quantiles": {
-                f"{q:g}": float(x)
-                for q, x in zip(
-                    QUANTILES,
-                    torch.quantile(H[mask].double(), H.new_tensor(QUANTILES).double()),
+            "quantiles": dict(
+                zip(
+                    (f"{q:g}" for q in QUANTILES),
+                    torch.quantile(H[mask].double(), H.new_tensor(QUANTILES).double()).tolist(),
                     strict=True,
                 )
-            },
+            ),
         }
 
         def table(members: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
             found = parts(members, mask, H, truth, influence)
             return {name: asdict(part) for name, part in found.items()}
 
-        right = (before.rewards >= 1)[:, None] & mask
+        right = (before.need("rewards") >= 1)[:, None] & mask
         by_reward = table({"right": right, "wrong": mask & ~right})
         by_sign = table({"positive": (A > 0) & mask, "negative": (A < 0) & mask})
-        terms, beyond = self.terms, {}
-        for side, rows in clipped_sides(
-            ratio_of(trained.replace(logp=after[kept]), terms), terms.advantage, trained.mask,
-            1 - terms.ratio_min, terms.ratio_max - 1,
-        ).items():  # fmt: skip
-            beyond[side] = torch.zeros_like(mask)
-            beyond[side][kept] = rows
+        kept = self.subject.kept
+        sides = sides_of(trained.replace(logp=after[kept]), self.terms)
+        beyond = {side: self._whole(tokens) for side, tokens in sides.items()}
         clipped, in_updates = table(beyond), self.watch.clipped()
         self.line |= {
             "entropy": {k: v["entropy"] for k, v in (by_reward | by_sign).items() if v["share"]},
@@ -199,76 +184,64 @@ class Analysis:
             "position": self._positions(table),
             "tokens": self._by_token(truth),
             "prompt_covariance": by_difficulty(before[kept]),
-            "cloud": self._cloud(before.advantages, used)
-            | _points(
-                {"entropy": (H, truth), "omega": (guesses["omega"], truth), "cov": (cov, truth)},
-                used,
-            ),
-        } | of_responses(before, self.sequences.completions)
+            "cloud": {
+                name: _points(x, y, used)
+                for name, x, y in (
+                    ("before", before.need("advantages")[:, None].expand_as(H), before.logp),
+                    ("after", self._whole(self.terms.advantage * self.terms.weight), before.logp),
+                    ("entropy", H, truth),
+                    ("omega", guesses["omega"], truth),
+                    ("cov", cov, truth),
+                )
+            },
+        } | of_responses(before, self.subject.sequences.completions)
 
     def _positions(
         self, table: Callable[[dict[str, Tensor]], dict[str, dict[str, Any]]]
     ) -> list[dict[str, Any]]:
-        B, T = self.before.mask.shape
+        mask, T = self.before.mask, self.before.mask.shape[1]
         width = math.ceil(T / POSITIONS)
-        place = torch.arange(T, device=self.before.mask.device).expand(B, T)
-        bins = {
-            str(i): (place >= i) & (place < i + width) & self.before.mask
-            for i in range(0, T, width)
-        }
-        counts = {name: int(member.sum()) for name, member in bins.items()}
-        rows = table({name: member for name, member in bins.items() if counts[name]})
+        bins = torch.arange(T, device=mask.device) // width
+        members = {str(i): (bins == i) & mask for i in range(math.ceil(T / width))}
+        rows = table({i: member for i, member in members.items() if member.any()})
         return [
-            {"from": int(i), "to": int(i) + width, "tokens": counts[i]}
+            {"from": int(i) * width, "to": (int(i) + 1) * width, "tokens": int(members[i].sum())}
             | {key: row[key] for key in ("influence", "change", "entropy")}
             for i, row in rows.items()
         ]
 
     def _by_token(self, truth: Tensor) -> list[dict[str, Any]]:
         """The decoded tokens whose influences add up to most, either way."""
-        mask = self.before.mask
-        assert self.before.entropy is not None
-        ids, place = torch.unique(self.sequences.completions[mask], return_inverse=True)
-        count = torch.bincount(place, minlength=len(ids))
-        sums = {
-            name: torch.zeros(len(ids), dtype=torch.float64, device=mask.device).index_add_(
+        mask, N = self.before.mask, int(self.before.mask.sum())
+        ids, place, count = torch.unique(
+            self.subject.sequences.completions[mask], return_inverse=True, return_counts=True
+        )
+        influence, change, entropy = (
+            torch.zeros(len(ids), dtype=torch.float64, device=mask.device).index_add_(
                 0, place, values[mask].double()
             )
-            for name, values in (
-                ("influence", self.influence), ("change", truth), ("entropy", self.before.entropy)
-            )
-        }  # fmt: skip
-        largest = sums["influence"].abs().argsort(descending=True, stable=True)[:TOKENS]
-        texts = token_pieces(self.meter.policy.tokenizer, ids[largest])
+            for values in (self.influence, truth, self.before.need("entropy"))
+        )
+        largest = influence.abs().argsort(descending=True, stable=True)[:TOKENS]
+        texts = token_pieces(self.subject.meter.policy.tokenizer, ids[largest])
         return [
             {
                 "text": texts[int(ids[i])],
                 "count": int(count[i]),
-                "influence": float(sums["influence"][i]),
-                "change": float(sums["change"][i]) / int(mask.sum()),
-                "entropy": float(sums["entropy"][i]) / int(count[i]),
+                "influence": float(influence[i]),
+                "change": float(change[i]) / N,
+                "entropy": float(entropy[i]) / int(count[i]),
             }
             for i in largest.tolist()
         ]
 
-    def _cloud(self, outcome: Tensor, used: Tensor) -> dict[str, list[list[float]]]:
-        """(A, log p) of some tokens, before and after the methods' edits and weights."""
-        edited = torch.zeros_like(self.before.logp)
-        edited[self.kept] = (self.terms.advantage * self.terms.weight).to(edited.dtype)
-        plain = outcome[:, None].expand_as(edited)
-        sets = {"before": (plain, self.before.logp), "after": (edited, self.before.logp)}
-        return _points(sets, used)
 
-
-def _points(sets: dict[str, tuple[Tensor, Tensor]], used: Tensor) -> dict[str, list[list[float]]]:
+def _points(x: Tensor, y: Tensor, used: Tensor) -> list[list[float]]:
     """The two values, to four digits, of at most `CLOUD` of the used tokens."""
     n = int(used.sum())
     some = torch.arange(0, n, max(1, math.ceil(n / CLOUD)), device=used.device)
-    return {
-        name: [[float(f"{v:.4g}") for v in pair] for pair in zip(*(
-            x[used][some].tolist() for x in xy), strict=True)]
-        for name, xy in sets.items()
-    }  # fmt: skip
+    pairs = zip(x[used][some].tolist(), y[used][some].tolist(), strict=True)
+    return [[float(f"{value:.4g}") for value in pair] for pair in pairs]
 
 
 def analyse(subject: InfluenceInput) -> Analysis:
@@ -288,12 +261,10 @@ def analyse(subject: InfluenceInput) -> Analysis:
         "influence/sum": float(influence.double().sum()),
         "influence/predicted": predicted,
     }
-    return Analysis(
-        meter, sequences, before, trained, kept, terms,
-        {name: p.detach().clone() for name, p in meter.policy.trained().items()}, influence,
-        UpdateProbe(meter, subject.objective, trained, sequences[kept], subject.generator), line,
-        time.perf_counter() - began,
-    )  # fmt: skip
+    start = {name: p.detach().clone() for name, p in meter.policy.trained().items()}
+    watch = UpdateProbe(meter, subject.objective, trained, sequences[kept], subject.generator)
+    seconds = time.perf_counter() - began
+    return Analysis(subject, before, trained, terms, start, influence, watch, line, seconds)
 
 
 @contextmanager

@@ -79,10 +79,11 @@ def influences(subject: InfluenceInput, trained: TokenBatch, terms: Terms) -> tu
         for value, total, keep in (
             (stats.entropy.sum() / N, entropy_gradient, True), (loss, of_loss, False)
         ):  # fmt: skip
-            gradients = torch.autograd.grad(value, leaves, retain_graph=keep, allow_unused=True)
+            gradients = torch.autograd.grad(
+                value, leaves, retain_graph=keep, materialize_grads=True
+            )
             for name, g in zip(parameters, gradients, strict=True):
-                if g is not None:
-                    total[name] += g
+                total[name] += g
     norm = torch.stack(list(torch._foreach_norm(list(of_loss.values())))).norm()
     clip = float((subject.clip / (norm + 1e-6)).clamp(max=1))
     first = {name: clip * g for name, g in of_loss.items()}
@@ -112,9 +113,8 @@ def loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tupl
 
     `terms` are those planned for all of `batch`.
     """
-    assert batch.entropy is not None
     logp = batch.logp.clone().requires_grad_()
-    entropy = batch.entropy.clone().requires_grad_()
+    entropy = batch.need("entropy").clone().requires_grad_()
     loss = objective.loss(batch.replace(logp=logp, entropy=entropy), terms).loss
-    found = torch.autograd.grad(loss, (logp, entropy), allow_unused=True)
-    return tuple(torch.zeros_like(logp) if g is None else g for g in found)  # pyrefly: ignore
+    of_logp, of_entropy = torch.autograd.grad(loss, (logp, entropy), materialize_grads=True)
+    return of_logp, of_entropy

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..core.batch import TokenBatch
 from ..dynamics import prompt_covariance, terciles
-from ..dynamics.tables import THIRDS
+from ..dynamics.tables import THIRDS, prompt_means
 from ..evaluation.metrics import calibration, ngram_diversity, self_bleu
 
 
@@ -26,13 +25,12 @@ def of_responses(batch: TokenBatch, completions: Tensor) -> dict[str, dict[str, 
         batch: logp, mask, rewards (NaN where unknown) and group of all rollouts.
         completions: [B, T] token ids.
     """
-    assert batch.rewards is not None
-    assert batch.group is not None
-    some = (batch.lengths > 0) & ~batch.rewards.isnan()
+    rewards, group = batch.need("rewards"), batch.need("group")
+    some = (batch.lengths > 0) & ~rewards.isnan()
     mean = (batch.logp.double().sum(-1) / batch.lengths.clamp(min=1))[some].clamp(max=0)
-    found = calibration(mean.tolist(), batch.rewards[some].tolist(), bins=1)
+    found = calibration(mean.tolist(), rewards[some].tolist(), bins=1)
     groups: dict[int, list[list[int]]] = {}
-    rows = zip(batch.group.tolist(), completions.tolist(), batch.mask.tolist(), strict=True)
+    rows = zip(group.tolist(), completions.tolist(), batch.mask.tolist(), strict=True)
     for g, ids, mask in rows:
         own = [token for token, keep in zip(ids, mask, strict=True) if keep]
         if own:
@@ -55,13 +53,9 @@ def by_difficulty(batch: TokenBatch) -> dict[str, Any]:
 
     Difficulty is the mean reward of a prompt's responses; prompts with one response are left out.
     """
-    assert batch.rewards is not None
-    assert batch.group is not None
-    assert batch.advantages is not None
-    cov = prompt_covariance(batch.logp, batch.advantages, batch.mask, batch.group)
-    prompts, place = batch.group.unique(return_inverse=True)
-    size = torch.bincount(place, minlength=len(prompts))
-    reward = cov.new_zeros(len(prompts)).index_add_(0, place, batch.rewards.to(cov.dtype)) / size
+    group = batch.need("group")
+    cov = prompt_covariance(batch.logp, batch.need("advantages"), batch.mask, group)
+    reward = prompt_means(batch.need("rewards"), group)
     known = cov.isfinite() & reward.isfinite()
     cov, reward = cov[known], reward[known]
     if not len(cov):

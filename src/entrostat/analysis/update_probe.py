@@ -20,15 +20,21 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch, masked_mean
-from ..core.loss import clipped, importance_ratio
+from ..core.loss import clip_sides, clipped, importance_ratio
 from ..core.objective import Objective
-from ..dynamics import ESTIMATORS, agreement, clipped_sides, estimate, flow
+from ..dynamics import ESTIMATORS, agreement, estimate, flow
 from ..method.cov import covariance
 from ..models.policy_evaluator import PolicyEvaluator
 from ..models.rollout import Sequences
 
 SIDES = ("high", "low")
 TENTHS = 10  # bins of the old probability
+
+
+def sides_of(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
+    """The tokens [B, T] bool that each side of the clip holds, at the terms' own ratio."""
+    clip = clip_sides(terms, ratio_of(batch, terms))
+    return {"high": clip.high & batch.mask, "low": clip.low & batch.mask}
 
 
 def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
@@ -72,25 +78,21 @@ class UpdateProbe:
     def after(self, rows: Tensor, batch: TokenBatch, lr: float) -> None:
         """Once the update has been made: its line. `batch` is what `before` gave."""
         began = time.perf_counter()
-        assert batch.entropy is not None
-        assert batch.advantages is not None
         after = self.meter.measure(self.sequences[rows])
         mask, N = batch.mask, int(batch.mask.sum())
-        truth = torch.where(mask, after.entropy - batch.entropy, 0)
+        truth = torch.where(mask, after.entropy - batch.need("entropy"), 0)
         terms = self.objective.plan(batch, self.generator)
         held = clipped(batch, terms)
         guesses = {name: estimate(name, batch, clipped=held) for name in ESTIMATORS}
-        ratio = ratio_of(batch, terms)
-        sides = clipped_sides(
-            ratio, terms.advantage, mask, 1 - terms.ratio_min, terms.ratio_max - 1
-        )
+        ratio, sides = ratio_of(batch, terms), sides_of(batch, terms)
 
         tenth = (batch.old_logp.exp() * TENTHS).long().clamp(max=TENTHS - 1)
         for row, members in zip(self.counts, (mask, sides["high"], sides["low"]), strict=True):
             row += torch.bincount(tenth[members].cpu(), minlength=TENTHS)
 
-        cov = covariance(batch.logp, batch.advantages, mask)
-        more = mask & (batch.advantages > 0) & (ratio > 1.2) & (ratio <= 1.28)
+        A = batch.need("advantages")
+        cov = covariance(batch.logp, A, mask)
+        more = mask & (A > 0) & (ratio > 1.2) & (ratio <= 1.28)
 
         def total(values: Tensor, members: Tensor) -> float:
             return float(values[members].double().sum())

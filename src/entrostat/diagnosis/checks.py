@@ -64,11 +64,9 @@ class Check:
     causes: tuple[Look, ...] = ()  # look for it in a log beside what entropy did
 
     def measured(self, subject: Any) -> Finding:
-        """What a policy and its rollouts show."""
         return self._look(self.module, subject)
 
     def recorded(self, record: Any) -> Finding:
-        """What a run left shows."""
         return self._look("recorded", record)
 
     def planned(self, plan: Any) -> Finding | None:
@@ -76,7 +74,6 @@ class Check:
         return self._look("settings", plan) if self.by_settings else None
 
     def says(self, result: Finding) -> Finding:
-        """A finding under this check's name."""
         return replace(result, name=self.name, title=self.title, source=self.source)
 
     def _look(self, module: str, at: Any) -> Any:

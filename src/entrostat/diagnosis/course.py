@@ -33,8 +33,6 @@ LEVEL = 10.0
 
 @dataclass(frozen=True)
 class Course:
-    """A curve in straight pieces."""
-
     fitted: Array  # [n] the pieces' values
     left: Array  # [n] what they leave
     starts: tuple[int, ...]  # index at which each piece begins; the first is 0
@@ -129,11 +127,12 @@ def _assemble(y: Array, cuts: list[NDArray[np.intp]], k: int) -> tuple[Array, tu
         starts.append(int(layer[end]))
         end = starts[-1] - 1
     starts = [0, *reversed(starts)]
-    parts = [_line(y[a:b]) for a, b in zip(starts, [*starts[1:], len(y)], strict=True)]
+    parts = [line(y[a:b]) for a, b in zip(starts, [*starts[1:], len(y)], strict=True)]
     return np.concatenate(parts), tuple(starts)
 
 
-def _line(y: Array) -> Array:
+def line(y: Array) -> Array:
+    """[n] values of the least-squares line through y at equal distances."""
     t = np.arange(len(y)) - (len(y) - 1) / 2
     over = float(t @ t)
     slope = float(t @ y) / over if over else 0.0

@@ -13,17 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..logs.run import Run
-from .signals import ENTROPIES, Signal, signal
-from .verdict import Judged, Score
+from .signals import ENTROPIES, signal
+from .verdict import DIED, HURT, ROSE, Judged, Score
 
 Severity = Literal["broken", "bad", "watch", "unknown", "fine"]
 WORST: tuple[Severity, ...] = ("broken", "bad", "watch", "unknown", "fine")
 
-DIED = 0.5  # of the best score above its floor: what is left of a score that was lost, at most
-HURT = 0.25  # of the best score above its floor: a smaller loss is not told
 SILENT = 0.95  # share of groups without a signal, on average over the run
 SHORT = 0.2  # of the longest mean response: what is left of a length that collapsed
-ROSE = 0.05  # of the score's range: a smaller change is none
 LOW = 0.5  # nats: an entropy that rose and is below this is still low
 
 
@@ -43,31 +40,10 @@ class Event:
     since: int | None = None  # the iteration with which it began; None for the first
 
 
-class Scored(Score):
-    """How a run's score went."""
-
-    def __init__(self, signal: Signal) -> None:
-        super().__init__(signal.y)
-        self.signal = signal
-        self.died = self.lost >= DIED
-        # from the first tenth to the last, as a share of the range
-        self.gained = (signal.late - signal.early) / self.range if self.range else 0.0
-
-    @property
-    def words(self) -> str:
-        s = self.signal
-        if self.lost > HURT:
-            return f"the score fell from {self.best:.3g} at its best to {self.late:.3g}"
-        if abs(self.gained) < ROSE:
-            return f"the score stayed near {s.late:.3g}"
-        went = "rose" if self.gained > 0 else "fell"
-        return f"the score {went} from {s.early:.3g} to {s.late:.3g}"
-
-
-def score_of(run: Run) -> Scored | None:
+def score_of(run: Run) -> Score | None:
     """How a run's score went; None where it has none, or fewer than five values."""
     found = signal(run, "score", 5)
-    return None if found is None else Scored(found)
+    return None if found is None else Score(found.y)
 
 
 def events_of(run: Run, judged: Judged) -> tuple[Event, ...]:
@@ -99,11 +75,10 @@ def _no_signal(run: Run) -> Event | None:
 
 
 def _score_lost(run: Run) -> Event | None:
-    score = score_of(run)
-    if score is None or not score.died:
+    found, score = signal(run, "score"), score_of(run)
+    if found is None or score is None or not score.died:
         return None
-    s = score.signal
-    first = s.x[_stays(s.y < score.floor + DIED * (score.best - score.floor))]
+    first = found.x[_stays(found.y < score.floor + DIED * (score.best - score.floor))]
     return Event(
         "score_lost", "Score lost", "broken",
         f"the mean reward went from {score.best:.3g} at its best to {score.late:.3g} at "

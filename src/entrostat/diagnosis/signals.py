@@ -17,8 +17,6 @@ ENTROPIES = ("entropy/exact", "entropy/nll", "entropy/logged")
 
 @dataclass(frozen=True)
 class Signal:
-    """One quantity over a run."""
-
     name: str  # of the metric in the log
     x: Array  # [n] iterations
     y: Array  # [n] values, finite

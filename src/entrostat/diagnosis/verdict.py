@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from ..logs.run import last_ones
-from .course import Array, Course, course, moving_mean, onset, thinned
+from .course import Array, Course, course, line, moving_mean, onset, thinned
 
 Verdict = Literal["collapse", "explosion", "drift", "held", "cannot tell"]
 
@@ -34,6 +34,9 @@ SHIFT = 0.05  # of the first entropy, under the logarithm: near zero, ratios mea
 SIGMAS = 2.0
 DROP = 0.05  # of a score's range: its least fall, which also has to be
 NOISE = 3.0  # standard errors
+DIED = 0.5  # of the best score above its floor: what is left of a score that was lost, at most
+HURT = 0.25  # of the best score above its floor: a smaller loss is not told
+ROSE = 0.05  # of the score's range: a smaller change is none
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,7 @@ def _rules(y: Array, worth: float, score_lost: float, goal: float | None) -> Ver
 
 def _first(y: Array) -> float:
     """The first value, by the line through the first five: many runs fall from the start."""
-    some = y[:5]
-    t = np.arange(len(some)) - (len(some) - 1) / 2
-    return max(float(some.mean() + t[0] * (t @ some) / (t @ t)), 0.0)
+    return max(float(line(y[:5])[0]), 0.0)
 
 
 def _last(y: Array) -> float:
@@ -157,6 +158,20 @@ class Score:
         least = max(DROP * self.range, NOISE * noise)
         # the share of the best above the floor that is gone at the end; 0 where it is noise
         self.lost = fall / above if above > 0 and fall >= least else 0.0
+        self.died = self.lost >= DIED
+        tenth = max(1, len(y) // 10)
+        self.early, self.end = float(y[:tenth].mean()), float(y[-tenth:].mean())
+        # as a share of the range
+        self.gained = (self.end - self.early) / self.range if self.range else 0.0
+
+    @property
+    def words(self) -> str:
+        if self.lost > HURT:
+            return f"the score fell from {self.best:.3g} at its best to {self.late:.3g}"
+        if abs(self.gained) < ROSE:
+            return f"the score stayed near {self.end:.3g}"
+        went = "rose" if self.gained > 0 else "fell"
+        return f"the score {went} from {self.early:.3g} to {self.end:.3g}"
 
 
 def floor_of(score: Array) -> float:

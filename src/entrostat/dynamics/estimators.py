@@ -8,18 +8,19 @@ Shapes: B sequences, T completion tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from .._names import unknown
-from ..core.batch import Terms, TokenBatch, at_least_float32
-from ..core.loss import clipped as clipped_by
+from ..core.batch import TokenBatch, at_least_float32
 from ..method.cov import covariance
 from ..method.opefo import entropy_change as opefo_change
 from ..method.repo import entropy_change as corollary1_change
 from ..method.steer import omega as steer_omega
+from .tables import clipped_sides
 
 
 def _field(name: str, batch: TokenBatch, field: str) -> Tensor:
@@ -40,13 +41,10 @@ class _View:
         if clipped is not None:
             self.clipped = clipped & self.mask
             return
-        inf = torch.full_like(self.lp, float("inf"))
-        terms = Terms(
-            self.A, torch.ones_like(self.lp), self.lp.new_ones(()), torch.ones_like(self.lp),
-            -inf if low is None else torch.full_like(self.lp, 1 - low),
-            inf if high is None else torch.full_like(self.lp, 1 + high),
-        )  # fmt: skip
-        self.clipped = clipped_by(batch.replace(logp=self.lp), terms)
+        low, high = (math.inf if bound is None else bound for bound in (low, high))
+        ratio = (self.lp - self.lp0).exp()
+        sides = clipped_sides(ratio, self.A, batch.policy_mask, low, high)
+        self.clipped = sides["high"] | sides["low"]
 
     def __getattr__(self, field: str) -> Tensor:
         return _field(self.name, self.batch, field)

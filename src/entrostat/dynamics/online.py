@@ -50,7 +50,7 @@ from ..core.loss import LossOutput, clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
 from ..method.quadrant import in_quadrant
-from .tables import QUADRANTS, THIRDS, TOP_SHARES, prompt_covariance, terciles
+from .tables import QUADRANTS, THIRDS, TOP_SHARES, prompt_covariance, prompt_means, terciles
 
 # begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together.
 # What is only to be divided is PART + the name of its divisor + "/" + its own.
@@ -198,27 +198,25 @@ def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str
     if batch.idle is not None:
         live = ~batch.idle
         batch, outcome, rewards = batch[live], outcome[live], rewards[live]
-    assert batch.advantages is not None
-    assert batch.group is not None
+    advantages, group = batch.need("advantages"), batch.need("group")
     whole, lengths = batch.whole, batch.lengths.clamp(min=1)
     if not whole.tokens:
         return {}
-    cov = covariance(batch.old_logp.double(), batch.advantages.double(), batch.mask, whole)
+    cov = covariance(batch.old_logp.double(), advantages.double(), batch.mask, whole)
     found = {f"cov/top_{100 * share:g}": _top_mean(cov, whole, share) for share in TOP_SHARES[:-1]}
     found["cov/mean"] = whole.mean(cov)[0]
     if outcome.ndim == 2:
         outcome = row_sums(torch.where(batch.mask, outcome, 0)) / lengths
     x = row_sums(batch.old_logp.detach().double()) / lengths  # a response as one token
     (x, outcome, alive, group, rewards), _ = whole.gather(
-        x, outcome.detach(), batch.lengths > 0, batch.group, rewards
+        x, outcome.detach(), batch.lengths > 0, group, rewards
     )
     each = prompt_covariance(x[:, None], outcome, alive[:, None], group)  # [G]
     known = each.isfinite()
     if not bool(known.any()):
         return found
     found["cov/prompt"] = float(each[known].mean())
-    _, place, size = group.unique(return_inverse=True, return_counts=True)
-    reward = torch.zeros_like(each).index_add_(0, place, rewards.to(each)) / size
+    reward = prompt_means(rewards, group)
     if bool(reward[known].isfinite().all()):
         third = terciles(reward[known])
         for i, name in enumerate(THIRDS):

@@ -175,6 +175,13 @@ def prompt_covariance(logp: Tensor, advantages: Tensor, mask: Tensor, group: Ten
     return torch.where(K > 1, found, torch.nan)
 
 
+def prompt_means(values: Tensor, group: Tensor) -> Tensor:
+    """[G] float64, in the order of `group.unique()`: means over each prompt's responses, [B]."""
+    _, place, size = group.unique(return_inverse=True, return_counts=True)
+    total = values.new_zeros(len(size), dtype=torch.float64)
+    return total.index_add_(0, place, values.double()) / size
+
+
 def terciles(rewards: Tensor) -> Tensor:
     """Thirds of the prompts by difficulty: 0 the hardest, 1 the middle, 2 the easiest; [G] int64.
 

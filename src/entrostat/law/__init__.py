@@ -35,8 +35,15 @@ from .fitting import (
     fit,
 )
 from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
-from .pooled import Pooled, pooled
-from .size import LeftOut, LogLinear, SizeLaw, coefficients_by_size, sizes_left_out
+from .several import (
+    LeftOut,
+    LogLinear,
+    Pooled,
+    SizeLaw,
+    coefficients_by_size,
+    pooled,
+    sizes_left_out,
+)
 from .steps import LawError
 
 __all__ = [

@@ -16,16 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..logs.run import last_ones
 from .fitting import EntropyLaw, fit_steps
-from .steps import (
-    STEPS_LEAST,
-    Array,
-    LawError,
-    checked_steps,
-    is_whole,
-    moves,
-    rms,
-    straight_line,
-)
+from .steps import STEPS_LEAST, Array, LawError, checked_steps, is_whole, least_squares, moves, rms
 
 SHARE = 0.15  # COV's
 SHARES = (1 / 12, 1 / 3)  # COV's: 200 and 800 of 2,400 gradient steps
@@ -235,10 +226,9 @@ def rivals(entropy: ArrayLike, score: ArrayLike, share: float = SHARE) -> tuple[
             raise LawError("rivals", f"entropy is {h[0]:g} at all {len(h)} steps")
         later = float("nan")
         if moves(x[:first]):
-            c, d = straight_line(x[:first], r[:first])
+            c, d, _, _ = least_squares(x[:first], r[:first])
             later = rms(r[first:] - c - d * x[first:])
-        c, d = straight_line(x, r)
-        found.append(Rival(of, rms(r - c - d * x), later))
+        found.append(Rival(of, rms(least_squares(x, r)[2]), later))
     return tuple(found)
 
 

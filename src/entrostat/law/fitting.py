@@ -11,7 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..logs.run import last_ones
-from .steps import EXACT, Array, LawError, checked_steps, is_whole, moves, rank_correlation, rms
+from .steps import (
+    EXACT,
+    Array,
+    LawError,
+    checked_steps,
+    is_whole,
+    least_squares,
+    moves,
+    rank_correlation,
+    rms,
+)
 
 # where `doubts` speaks
 R2_LOW = 0.7  # the curve leaves more than 30% of the score's variance unexplained
@@ -171,15 +181,11 @@ def fit(entropy: ArrayLike, score: ArrayLike) -> EntropyLaw:
 def fit_steps(where: str, h: Array, r: Array) -> EntropyLaw:
     """`fit` of checked steps; `where` is what an error begins with."""
     x = np.exp(h)
-    dx, dr = x - x.mean(), r - r.mean()
     if not moves(x):
         why = f"entropy is {h[0]:g} at all {len(h)} steps, so that a and b cannot be told apart"
         raise LawError(where, f"{why}; give steps between which entropy moves", why)
-    a = -float(dx @ dr / (dx @ dx))
-    b = float(r.mean() + a * x.mean())
-    residual = dr + a * dx
-    r2 = float(1 - residual @ residual / (dr @ dr)) if moves(r) else float("nan")
-    return EntropyLaw(a, b, b - a, rms(residual), r2, h, r)
+    b, slope, residual, r2 = least_squares(x, r)
+    return EntropyLaw(-slope, b, b + slope, rms(residual), r2, h, r)
 
 
 def block_length(residuals: Array) -> int:

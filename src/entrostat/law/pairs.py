@@ -18,14 +18,11 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING
 
 from .._names import unknown
 from ..logs.lines import number
+from ..logs.run import Run, sets_of
 from .steps import LawError
-
-if TYPE_CHECKING:
-    from ..logs.run import Run
 
 TRAINING = "reward/mean"
 FIGURE = "avg@k"
@@ -113,7 +110,6 @@ def pairs_of(run: Run, entropy: str | None = None, score: str | None = None) -> 
 
 
 def _join(run: Run, entropy: str | None, score: _Figure) -> Pairs:
-    """The pairs of a score and the entropy asked for."""
     split = score.key.rpartition("/")[0] if score.evaluated else None
     h, notes = _entropy(run, entropy, split)
     policies, taken = sorted(h.values), []
@@ -150,42 +146,37 @@ def _entropy(run: Run, name: str | None, split: str | None) -> tuple[_Figure, tu
             f"logs no entropy of its rollouts; the law needs one of {', '.join(ROLLOUTS)}",
             "no entropy is logged",
         )
-    if name == "evaluation":
-        own = _evaluation_entropy(run, split)
-        if own is None:
-            raise LawError(
-                f"run {run.name!r}",
-                "no evaluation logs its entropy; --entropy rollouts takes that of the rollouts",
-                "no evaluation logs its entropy",
-            )
+    own = _evaluation_entropy(run, split) if name == "evaluation" else _metric(run, name)
+    if own is not None:
         return own, ()
-    figure = _metric(run, name)
-    if figure is None:
-        names = {"rollouts", "evaluation"} | {key for key in _metrics(run) if "entropy" in key}
-        raise ValueError(f"run {run.name!r}, --entropy: {unknown('entropy', name, names)}")
-    return figure, ()
+    if name == "evaluation":
+        why = "no evaluation logs its entropy"
+        raise LawError(
+            f"run {run.name!r}", f"{why}; --entropy rollouts takes that of the rollouts", why
+        )
+    names = {"rollouts", "evaluation"} | {key for key in _metrics(run) if "entropy" in key}
+    raise ValueError(f"run {run.name!r}, --entropy: {unknown('entropy', name, names)}")
 
 
 def _score(run: Run, name: str) -> _Figure:
     if name == "validation":
         figure = _validation(run)
-        if figure is None:
-            raise LawError(
-                f"run {run.name!r}",
-                "logs no evaluation (eval.every says how often a run evaluates); --score training "
-                "takes the training reward",
-                "no evaluation is logged",
-            )
-        return figure
-    if name in ("training", TRAINING):
+    elif name in ("training", TRAINING):
         figure = _training(run)
-        if figure is None:
-            raise _no_score(run)
+    else:
+        figure = _metric(run, name) or _evaluation(run, name)
+    if figure is not None:
         return figure
-    figure = _metric(run, name) or _evaluation(run, name)
-    if figure is None:
-        raise ValueError(f"run {run.name!r}, --score: {unknown('score', name, _scores(run))}")
-    return figure
+    if name == "validation":
+        raise LawError(
+            f"run {run.name!r}",
+            "logs no evaluation (eval.every says how often a run evaluates); --score training "
+            "takes the training reward",
+            "no evaluation is logged",
+        )
+    if name in ("training", TRAINING):
+        raise _no_score(run)
+    raise ValueError(f"run {run.name!r}, --score: {unknown('score', name, _scores(run))}")
 
 
 def _no_score(run: Run) -> LawError:
@@ -209,7 +200,6 @@ def _training(run: Run) -> _Figure | None:
 
 
 def _metric(run: Run, key: str, words: str = "") -> _Figure | None:
-    """A metric by policy; None where it is not logged."""
     evaluated = _EVALUATED.match(key) is not None
     made = 0 if evaluated else -1
     values = {i + made: value for i, value in zip(*run.series(key), strict=True)}
@@ -218,9 +208,8 @@ def _metric(run: Run, key: str, words: str = "") -> _Figure | None:
 
 def _evaluation(run: Run, name: str) -> _Figure | None:
     """A figure of the evaluations, FIGURE of the first split or SPLIT/FIGURE, by policy."""
-    splits = _splits(run)
     split, _, figure = name.rpartition("/")
-    split = split or next(iter(splits), "")
+    split = split or next(iter(sets_of(run)), "")
     rows = [row for row in run.evaluation if str(row.get("split")) == split]
     found = [(row, number(row.get(figure))) for row in rows]
     values = {row["iteration"]: value for row, value in found if value is not None}
@@ -233,7 +222,7 @@ def _evaluation(run: Run, name: str) -> _Figure | None:
 
 def _evaluation_entropy(run: Run, split: str | None) -> _Figure | None:
     """The entropy of the evaluation's own samples: of a split, else of the first."""
-    known = split if split in _splits(run) else next(iter(_splits(run)), "")
+    known = split if split in sets_of(run) else next(iter(sets_of(run)), "")
     figure = _evaluation(run, f"{known}/entropy") or _metric(run, "eval_entropy")
     if figure is None:
         return None
@@ -241,18 +230,13 @@ def _evaluation_entropy(run: Run, split: str | None) -> _Figure | None:
     return replace(figure, words=f"entropy of the evaluation's samples{of}")
 
 
-def _splits(run: Run) -> list[str]:
-    return list(dict.fromkeys(str(row.get("split")) for row in run.evaluation))
-
-
 def _metrics(run: Run) -> list[str]:
     """Names of the metrics that have a number, in order of appearance."""
-    rows = run.metrics
-    return list(dict.fromkeys(k for row in rows for k, v in row.items() if number(v) is not None))
+    return [key for key in run.names if run.series(key)[1]]
 
 
 def _scores(run: Run) -> set[str]:
     figures = {key for row in run.evaluation for key in row if key.endswith("@k")}
-    of_splits = {f"{split}/{figure}" for split in _splits(run) for figure in figures}
+    of_splits = {f"{split}/{figure}" for split in sets_of(run) for figure in figures}
     metrics = {key for key in _metrics(run) if "/" in key or key.startswith("eval_")}
     return {"validation", "training"} | metrics | figures | of_splits

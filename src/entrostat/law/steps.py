@@ -52,9 +52,9 @@ def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Arr
         )
     if len(h) < STEPS_LEAST:
         need = f"two coefficients need {STEPS_LEAST} or more to be fitted"
-        raise LawError(
-            where, f"entropy has {_steps(len(h))}; {need}", f"there {_are(len(h))}, and {need}"
-        )
+        count = _steps(len(h))
+        are = "are" if len(h) != 1 else "is"
+        raise LawError(where, f"entropy has {count}; {need}", f"there {are} {count}, and {need}")
     # exact entropies may round to a little below 0
     for bad, what in ((h < -1e-6, "below 0"), (h > _ENTROPY_MOST, f"above {_ENTROPY_MOST:g}")):
         if bad.any():
@@ -74,24 +74,24 @@ def _steps(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"
 
 
-def _are(count: int) -> str:
-    return {0: "is no step", 1: "is 1 step"}.get(count, f"are {count} steps")
-
-
 def moves(values: Array) -> bool:
     """Whether there is more than rounding between the values."""
     return bool(np.ptp(values) > 1e-12 * np.abs(values).max())
 
 
-def straight_line(x: Array, y: Array) -> tuple[float, float]:
-    """Intercept and slope of the least-squares line through points whose x move."""
-    dx = x - x.mean()
-    slope = float(dx @ (y - y.mean()) / (dx @ dx))
-    return float(y.mean() - slope * x.mean()), slope
+def least_squares(x: Array, y: Array) -> tuple[float, float, Array, float]:
+    """Intercept, slope, residuals [n] and R^2 of the least-squares line; x has to move.
+
+    R^2 is NaN where y never moves.
+    """
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = float(dx @ dy / (dx @ dx))
+    residual = dy - slope * dx
+    r2 = float(1 - residual @ residual / (dy @ dy)) if moves(y) else float("nan")
+    return float(y.mean() - slope * x.mean()), slope, residual, r2
 
 
 def rms(values: Array) -> float:
-    """Root of the mean square."""
     return sqrt(float(values @ values) / len(values))
 
 

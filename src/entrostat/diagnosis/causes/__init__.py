@@ -7,7 +7,7 @@ quantity that by its paper moves entropy, was large enough to, and was so when e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
 
@@ -93,8 +93,7 @@ def cause(title: str, why: str, source: str, *needs: str) -> Callable[[Callable[
     def named(look: Callable[..., Plain]) -> Look:
         @wraps(look)
         def found(seen: Seen) -> Cause | None:
-            signals = [seen.signal(what) for what in needs]
-            if None in signals or (told := look(seen, *signals)) is None:
+            if (told := _told(look, seen, needs)) is None:
                 return None
             words = {"title": title, "why": why, **(told[2] if len(told) == 3 else {})}
             return Cause(look.__name__, weight=told[0], evidence=told[1], source=source, **words)
@@ -106,12 +105,14 @@ def cause(title: str, why: str, source: str, *needs: str) -> Callable[[Callable[
 
 def plainest(seen: Seen, ways: Mapping[Callable[..., Plain], tuple[str, ...]]) -> Plain:
     """The plainest of several ways to tell a cause, each with the signals that it needs."""
-    found = []
-    for way, needs in ways.items():
-        signals = [seen.signal(what) for what in needs]
-        if None not in signals and (told := way(seen, *signals)) is not None:
-            found.append(told)
-    return max(found, default=None)
+    found = [_told(way, seen, needs) for way, needs in ways.items()]
+    return max((told for told in found if told is not None), default=None)
+
+
+def _told(look: Callable[..., Plain], seen: Seen, needs: Iterable[str]) -> Plain:
+    """What a look finds; None where the run lacks a signal that it needs."""
+    signals = [seen.signal(what) for what in needs]
+    return None if None in signals else look(seen, *signals)
 
 
 def ramp(value: float, low: float, high: float) -> float:

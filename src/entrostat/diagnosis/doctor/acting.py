@@ -8,12 +8,14 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...control import ControlState, Multiplier, Thermostat, parse_target
+from ...core.batch import TokenBatch
 from ...core.objective import Objective
 from ...core.probe import probe
 from ...logs.limits import NEAR
@@ -132,8 +134,8 @@ def penalties(subject: Subject) -> Finding:
         batches += [subject.whole.replace(**new)] * (subject.config.updates > 1)
     for k in range(1, len(objective.methods)):
         name, method = objective.names[k], objective.methods[k]
-        touched, tokens = _touched(objective, k, batches)
-        texts.append(f"`{name}` changes the gradient of {touched} of {tokens} tokens")
+        touched = _touched(objective, k, batches)
+        texts.append(f"`{name}` changes the gradient of {touched} of {subject.tokens} tokens")
         if touched:
             continue
         if method.idle_on_policy and subject.config.updates > 1:
@@ -148,33 +150,28 @@ def penalties(subject: Subject) -> Finding:
     return ok("; ".join(texts))
 
 
-def _touched(objective: Objective, k: int, batches: list[Any]) -> tuple[int, int]:
-    """Tokens whose gradient method k changes, the most of any batch, state and draw; tokens."""
-    most, tokens = 0, int(batches[0].mask.sum())
+def _touched(objective: Objective, k: int, batches: list[TokenBatch]) -> int:
+    """Tokens whose gradient method k changes, of the first batch, state and draw with any."""
     method, state = objective.methods[k], objective.states[k]
     with_it, without = first(objective, k + 1), first(objective, k)
     states = [state]
     if isinstance(state, ControlState):
         values = ends_of(method) or (state.value,)
         states += [replace(state, value=value, applies=True) for value in values]
-    for batch in batches:
-        for each in states:
-            with_it.states[k] = copy.deepcopy(each)
-            theirs, also = _gradient(without, batch, 0)
-            for draw in range(TRIES):
-                mine, random = _gradient(with_it, batch, draw)
-                if also and draw:
-                    theirs, _ = _gradient(without, batch, draw)
-                size = max(float(theirs.abs().max()), float(mine.abs().max()))
-                most = max(most, int(((mine - theirs).abs().amax(0) > _TOUCHED * size).sum()))
-                if most or not (random or also):
-                    break
-            if most:
-                return most, tokens
-    return most, tokens
+    for batch, each in product(batches, states):
+        with_it.states[k] = copy.deepcopy(each)
+        for draw in range(TRIES):
+            theirs, also_random = _gradient(without, batch, draw)
+            mine, is_random = _gradient(with_it, batch, draw)
+            size = max(float(theirs.abs().max()), float(mine.abs().max()))
+            if touched := int(((mine - theirs).abs().amax(0) > _TOUCHED * size).sum()):
+                return touched
+            if not (is_random or also_random):
+                break
+    return 0
 
 
-def _gradient(objective: Objective, batch: Any, draw: int) -> tuple[Tensor, bool]:
+def _gradient(objective: Objective, batch: TokenBatch, draw: int) -> tuple[Tensor, bool]:
     """[2, B, T]: of the loss by log-prob and entropy; and whether chance had a part in it."""
     chance = torch.Generator(batch.mask.device).manual_seed(draw)
     before = chance.get_state()
@@ -183,8 +180,7 @@ def _gradient(objective: Objective, batch: Any, draw: int) -> tuple[Tensor, bool
     H = torch.zeros_like(lp) if prepared.entropy is None else prepared.entropy.detach().clone()
     H.requires_grad_()
     out = objective.loss(prepared.replace(logp=lp, entropy=H), generator=chance)
-    found = torch.autograd.grad(out.loss, (lp, H), allow_unused=True)
-    grads = [torch.zeros_like(lp) if g is None else g for g in found]
+    grads = torch.autograd.grad(out.loss, (lp, H), materialize_grads=True)
     return torch.stack(grads), not torch.equal(before, chance.get_state())
 
 
@@ -202,52 +198,40 @@ def ends_of(method: Method) -> tuple[float, float] | None:
     return (-law.high if getattr(law, "bidirectional", False) else law.low), law.high
 
 
-def asked_of(method: Method, state: ControlState, first: float) -> tuple[float, float] | None:
-    """Lowest and highest entropy asked of a method's controller; None of another signal."""
-    law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
-    spec = method.target if isinstance(method, AdaptiveEntropy) else getattr(law, "target", None)
-    target = parse_target(spec)
-    if target.signal != "entropy" or (state.target is None and target.constant):
-        return None
-    levels = [level.of(first) for level in target.levels]
-    return min(levels), max(levels)
-
-
 def authority(subject: Subject) -> Finding:
     """Whether the ends of a knob's range move entropy the ways that its target asks for."""
-    first, texts = subject.figures["entropy/exact"], []
-    objective = subject.objective
+    first, texts, objective = subject.figures["entropy/exact"], [], subject.objective
     most = math.log(vocabulary(subject.policy.model))
     for k, (method, state) in enumerate(zip(objective.methods, objective.states, strict=True)):
-        if method.controls() is None or isinstance(method, AdaptiveEntropy):
-            continue  # a gate on entropy is a check of its own
+        name, law = objective.names[k], method.law() if isinstance(method, Controlled) else None
         if isinstance(method, HeldEntropy):
-            texts.append(f"`{objective.names[k]}` solves for a bonus of either sign, of any size")
+            texts.append(f"`{name}` solves for a bonus of either sign, of any size")
+        if law is None:  # also of a gate on entropy, which is a check of its own
             continue
-        ends, asked = ends_of(method), asked_of(method, state, first)
-        if ends is None or asked is None:
+        target = parse_target(getattr(law, "target", None))
+        if target.signal != "entropy" or (state.target is None and target.constant):
             continue
-        name = objective.names[k]
-        if asked[1] > most:
+        levels = [level.of(first) for level in target.levels]
+        low, high = min(levels), max(levels)
+        if high > most:
             return wrong(
-                f"`{name}`: a target of {asked[1]:.3g} nats, and a vocabulary of "
+                f"`{name}`: a target of {high:.3g} nats, and a vocabulary of "
                 f"{round(math.exp(most))} allows {most:.3g} at most",
                 "give a target in nats per token, or as a share of the first entropy (0.8x)",
             )
         if not subject.trained:
             return skipped(NO_SIGNAL)
-        result = _tried(subject, k, name, ends, asked, first)
-        if result.level == "wrong":
+        result = _tried(subject, k, low, high)
+        if result.wrong:
             return result
         texts.append(result.evidence)
     return ok("; ".join(texts)) if texts else skipped("no controller holds an entropy")
 
 
-def _tried(
-    subject: Subject, k: int, name: str, ends: tuple[float, float], asked: tuple[float, float],
-    first: float,
-) -> Finding:  # fmt: skip
-    low, high = asked
+def _tried(subject: Subject, k: int, low: float, high: float) -> Finding:
+    """Whether method k can hold entropies from `low` to `high`."""
+    first, ends = subject.figures["entropy/exact"], ends_of(subject.objective.methods[k])
+    assert ends is not None
     mask, moves = subject.batch.mask, []
     for value in ends:
         held = copy.deepcopy(subject.objective)
@@ -255,7 +239,7 @@ def _tried(
         after = subject.after(held)
         moves.append(float(after[mask].double().mean()) - first)
     down, up = sorted(moves)
-    knob = f"`{name}` at {ends[0]:.3g} and at {ends[1]:.3g}"
+    knob = f"`{subject.objective.names[k]}` at {ends[0]:.3g} and at {ends[1]:.3g}"
     text = (
         f"{knob} moves entropy by {moves[0]:+.2g} and {moves[1]:+.2g} nats an iteration, from "
         f"{first:.3g}; asked: {low:.3g}" + ("" if low == high else f" to {high:.3g}")

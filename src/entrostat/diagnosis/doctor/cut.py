@@ -22,7 +22,7 @@ from ...core.thread_ranks import Threads
 _NEAR = 1e-5  # of a decision: a rounding of float32, a hundred times
 _DECIDED = ("advantage", "scale", "weight", "ratio_min", "ratio_max", "frozen", "abs_kl", "entropy",
             "ref_kl")  # fmt: skip
-Decisions = dict[str, Tensor | None]
+Decisions = dict[str, Tensor]  # [B, T] each; without what the terms leave out
 
 
 def first(objective: Objective, count: int) -> Objective:
@@ -40,8 +40,7 @@ def culprit(objective: Objective, batch: TokenBatch, wider: TokenBatch) -> str |
     T = batch.mask.shape[1]
 
     def laid_out(part: Objective) -> Decisions:
-        found = _decided(part, wider)
-        return {name: None if x is None else x[:, :T] for name, x in found.items()}
+        return {name: x[:, :T] for name, x in _decided(part, wider).items()}
 
     return _first(objective, batch, laid_out)
 
@@ -59,13 +58,10 @@ def cut_culprit(objective: Objective, batch: TokenBatch) -> str | None:
             parts = Threads(2).run(on)
         except threading.BrokenBarrierError:
             return None  # it asks on one rank what it does not ask on the other
-        found: Decisions = {}
-        for name in _DECIDED:
-            values = [x for each in parts if (x := each[name]) is not None]
-            if len(values) == 1:
-                return None
-            found[name] = torch.cat(values)[order] if values else None
-        return found
+        one, other = parts
+        if one.keys() != other.keys():
+            return None
+        return {name: torch.cat([one[name], other[name]])[order] for name in one}
 
     return _first(objective, batch, cut)
 
@@ -74,7 +70,7 @@ def _decided(objective: Objective, batch: TokenBatch) -> Decisions:
     """What an objective makes of measured rollouts [B, T], from rewards to terms."""
     chance = torch.Generator().manual_seed(0)
     terms = objective.plan(objective.rollouts(batch), chance)
-    return {name: getattr(terms, name) for name in _DECIDED}
+    return {name: x for name in _DECIDED if (x := getattr(terms, name)) is not None}
 
 
 def _first(
@@ -84,9 +80,9 @@ def _first(
 
     def differs(part: Objective) -> bool:
         theirs, mine = other(part), _decided(part, batch)
-        if theirs is None:
+        if theirs is None or theirs.keys() != mine.keys():
             return True
-        return any(_apart(mine[name], theirs[name], batch.mask) for name in _DECIDED)
+        return any(_apart(mine[name], theirs[name], batch.mask) for name in mine)
 
     if not differs(objective):
         return None
@@ -94,8 +90,6 @@ def _first(
     return next(objective.names[k - 1] for k in counts if differs(first(objective, k)))
 
 
-def _apart(a: Tensor | None, b: Tensor | None, mask: Tensor) -> bool:
+def _apart(a: Tensor, b: Tensor, mask: Tensor) -> bool:
     """Whether two [B, T] differ by more than rounding at some token."""
-    if a is None or b is None:
-        return a is not b
     return not torch.allclose(a[mask].double(), b[mask].double(), rtol=_NEAR, atol=1e-9)

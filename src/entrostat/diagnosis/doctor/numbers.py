@@ -123,8 +123,7 @@ def temperature(subject: Subject) -> Finding:
                 )
     elif float((lp - sampler).abs().nanmean()) > SAME:
         return skipped("the model's head is no linear layer, so no temperature can be fitted")
-    assert subject.batch.old_entropy is not None
-    H = subject.batch.old_entropy[mask]
+    H = subject.batch.need("old_entropy")[mask]
     if top_p < 1:
         return cut_tail(top_p)
     z, text = drawn(lp, H)
@@ -183,5 +182,4 @@ def drawn(lp: Tensor, H: Tensor) -> tuple[float, str]:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """`bfloat16`, say."""
     return str(dtype).removeprefix("torch.")

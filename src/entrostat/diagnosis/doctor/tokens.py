@@ -5,7 +5,6 @@ Shapes: B rollouts, T completion tokens at most.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -32,8 +31,7 @@ def padding(subject: Subject) -> Finding:
         ended = (ends & there).long().cumsum(-1) - (ends & there).long() > 0
         beyond = beyond | (mask & ended)
     if bool(beyond.any()):
-        assert subject.batch.old_entropy is not None
-        H = subject.batch.old_entropy
+        H = subject.batch.need("old_entropy")
         return wrong(
             f"{int(beyond.sum())} of {subject.tokens} tokens at mask 1 stand after their "
             f"completion's end: mean entropy {float(H[mask].mean()):.3f} with them, "
@@ -56,12 +54,10 @@ def padding(subject: Subject) -> Finding:
 def _wider(batch: TokenBatch) -> TokenBatch:
     """The batch with more columns at mask 0."""
     fields: dict[str, Any] = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-    wide: dict[str, Any] = {
-        name: pad(value, (0, _COLUMNS)) if isinstance(value, torch.Tensor) and value.ndim == 2
-        else value
-        for name, value in fields.items()
-    }  # fmt: skip
-    return TokenBatch(**wide)
+    for name, value in fields.items():
+        if isinstance(value, torch.Tensor) and value.ndim == 2:
+            fields[name] = pad(value, (0, _COLUMNS))
+    return TokenBatch(**fields)
 
 
 def _ends(subject: Subject) -> torch.Tensor:
@@ -100,40 +96,35 @@ def zero_advantage(subject: Subject) -> Finding:
     """Groups whose rewards are all equal, which teach nothing."""
     graded = subject.graded
     graded = graded if graded.tempered is None else graded[~graded.tempered]
-    assert graded.group is not None
-    return idle_share(idle_groups(graded), len(graded.group.unique()), subject.figures)
+    groups = len(graded.need("group").unique())
+    return idle_share(idle_groups(graded), groups, subject.figures)
 
 
-def idle_share(idle: float, groups: int, figures: dict[str, float]) -> Finding:
+def idle_share(idle: int, groups: int, figures: dict[str, float]) -> Finding:
     """Of groups that were counted: wrong where more than half surely have no signal."""
-    share = idle / max(1, groups)
     reward = figures.get("reward/mean")
     mean = "" if reward is None else f"; mean reward {reward:.2f}"
-    text = f"{idle:g} of {groups} groups have no signal{mean}"
-    low = wilson_low(share, groups)
+    text = f"{idle} of {groups} groups have no signal{mean}"
+    low = wilson_low(idle, groups)
     if low > IDLE:
         return wrong(
-            f"{text}: {share:.0%} (above {low:.0%} with 97.5% confidence) of what is sampled "
-            "teaches nothing",
+            f"{text}: {idle / groups:.0%} (above {low:.0%} with 97.5% confidence) of what is "
+            "sampled teaches nothing",
             "prompts that are neither solved nor hopeless (entrostat subset --by pass_rate), more "
             "rollouts a prompt, or a reward with more than two values",
         )
     return ok(text)
 
 
-def wilson_low(share: float, n: int) -> float:
-    """Lower end of Wilson's 95% interval of a share of n."""
-    if n < 1:
-        return 0.0
-    z2 = 1.959964**2
-    centre = share + z2 / (2 * n)
-    half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n)))
-    return (centre - half) / (1 + z2 / n)
+def wilson_low(k: int, n: int) -> float:
+    """Lower end of Wilson's 95% interval of a share of k in n."""
+    from scipy.stats import binomtest  # more than a second to import
+
+    return float(binomtest(k, n).proportion_ci(method="wilson").low) if n else 0.0
 
 
 def group(subject: Subject) -> Finding:
-    assert subject.batch.group is not None
-    _, sizes = subject.batch.group.unique(return_counts=True)
+    _, sizes = subject.batch.need("group").unique(return_counts=True)
     least = int(sizes.min())
     estimator = subject.objective.advantage
     if least == 1 and estimator != "reinforce_pp":
