@@ -17,7 +17,7 @@ from torch import Tensor
 from ...data.prompts import redrawn
 from ...data.scoring import Scorer
 from .experience import Sampled, generate_for
-from .resampling import joined
+from .resampling import together
 from .state import State
 
 
@@ -30,17 +30,9 @@ def with_signal(
 ) -> tuple[Sampled, Tensor, dict[str, float]]:
     """The iteration's rollouts, other prompts in the place of those without a signal.
 
-    Args:
-        state: the policy as it stands.
-        sampled: B rollouts.
-        rewards: [B].
-        score: for the further rollouts.
-        on_progress: as `sample` takes it.
-
-    Returns:
-        Rollouts and rewards [B], and what it cost: `rollout/redraws` rounds, `rollout/redrawn`
-        prompts and `rollout/redrawn_tokens`; `reward/drawn_mean` is the mean reward of the first
-        draw, which no choice has touched.
+    Returns rollouts and rewards [B], and what it cost: `rollout/redraws` rounds, `rollout/redrawn`
+    prompts and `rollout/redrawn_tokens`; `reward/drawn_mean` is the mean reward of the first draw,
+    which no choice has touched.
     """
     rounds = state.config.sampling.redraws
     if not rounds:
@@ -78,19 +70,18 @@ def _replaced(
 ) -> tuple[Sampled, Tensor]:
     """The rollouts with prompts of `more` in the place of some, `swaps` place -> its number."""
     prompts, K = len(own.examples), len(rewards) // len(own.examples)
-    both = joined(own.sequences, more.sequences, state.policy.pad, prompts)
+    both = together(own, more, state.policy.pad)
     # where the rollouts of each place stand among both
     source = [prompts + swaps[i] if i in swaps else i for i in range(prompts)]
     rows = [K * number + k for number in source for k in range(K)]
-    picked = both[torch.tensor(rows, device=both.prompt.device)]
+    places = torch.tensor(rows)
+    picked = both.sequences[places.to(both.sequences.prompt.device)]
     number = torch.arange(prompts, device=picked.prompt.device).repeat_interleave(K)
-    examples = [*own.examples, *more.examples]
-    texts = [*own.answers.texts, *more.answers.texts]
-    judged = [*(own.answers.judged or []), *(more.answers.judged or [])]
+    judged = both.answers.judged
     answers = replace(
         own.answers, sequences=replace(picked, prompt=number).trimmed(),
-        texts=[texts[row] for row in rows],
+        texts=[both.answers.texts[row] for row in rows],
         judged=[judged[row] for row in rows] if judged else None,
     )  # fmt: skip
-    together = torch.cat([rewards, extra])[torch.tensor(rows)]
-    return Sampled(own.iteration, [examples[number] for number in source], answers), together
+    examples = [both.examples[number] for number in source]
+    return Sampled(own.iteration, examples, answers), torch.cat([rewards, extra])[places]

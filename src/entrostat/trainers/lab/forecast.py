@@ -40,8 +40,7 @@ from ...data.seeds import generator
 from ...dynamics import adamw_preconditioner
 from ...models.policy_evaluator import PolicyEvaluator
 from ...models.rollout import Sequences
-from ...runs.schedule import learning_rate_at
-from .analysis import evaluator_of
+from .analysis import evaluator_of, first_learning_rate
 from .experience import Sampled, Selection, generate_for
 from .state import State
 
@@ -50,21 +49,13 @@ Gradient = Mapping[str, Tensor]
 
 @dataclass
 class Forecast:
-    """What was foretold; `finish` says what came.
-
-    Attributes:
-        meter: measures the policy.
-        sequences: fresh rollouts of the policy before the updates.
-        before: its log-probs and entropies there.
-        figures: foretold, nats.
-        seconds: spent so far.
-    """
+    """What was foretold; `finish` says what came."""
 
     meter: PolicyEvaluator
-    sequences: Sequences
-    before: TokenStats
-    figures: dict[str, float]
-    seconds: float
+    sequences: Sequences  # fresh rollouts of the policy before the updates
+    before: TokenStats  # its log-probs and entropies there
+    figures: dict[str, float]  # foretold, nats
+    seconds: float  # spent so far
 
     def finish(self) -> dict[str, float]:
         """After the updates: all figures, by metric."""
@@ -81,13 +72,7 @@ class Forecast:
 
 
 def foretell(state: State, sampled: Sampled, selection: Selection) -> Forecast:
-    """Before an iteration's updates.
-
-    Args:
-        state: at the start of them; AdamW as the last iteration left it.
-        sampled: the rollout batch.
-        selection: what is trained on, at least one rollout.
-    """
+    """Before an iteration's updates; at least one rollout is trained on."""
     began = time.perf_counter()
     config, meter = state.config, evaluator_of(state)
     examples = fresh(state.task, config, sampled.iteration, config.forecast.prompts)
@@ -103,10 +88,7 @@ def foretell(state: State, sampled: Sampled, selection: Selection) -> Forecast:
 def visited(before: Tensor, after: TokenStats, mask: Tensor) -> float:
     """Mean entropy a token, nats, of a policy on rollouts of another, weighted to its own.
 
-    Args:
-        before: [B, T] log-probs of the tokens under the policy that sampled them.
-        after: log-probs and entropies [B, T] under the other.
-        mask: [B, T], 1 on sampled tokens.
+    `before` are log-probs [B, T] under the policy that sampled, `after` is of the other.
     """
     log_ratio = torch.where(mask, (after.logp - before).double(), 0)
     weight = torch.where(mask, (log_ratio.cumsum(-1) - log_ratio).exp(), 0)
@@ -130,8 +112,7 @@ def _foretold(
     loss = _sum([half.loss for half in found])
     norm = torch.stack(list(torch._foreach_norm(list(loss.values())))).norm()
     clip = float((config.optim.clip / (norm + 1e-6)).clamp(max=1))
-    place = (sampled.iteration - 1) * config.updates
-    lr = learning_rate_at(config, place, state.updates)
+    lr = first_learning_rate(state, sampled.iteration)
     parameters = state.policy.trained()
     P = adamw_preconditioner(
         state.optimizer, parameters, {name: clip * g for name, g in loss.items()}, lr
@@ -166,30 +147,17 @@ def _foretold(
 
 @dataclass(frozen=True)
 class _Half:
-    """Gradients of one half of the prompts.
+    """Gradients of one half of the prompts."""
 
-    Attributes:
-        entropy: of the mean entropy of its states.
-        visited: of the mean entropy that the policy meets.
-        loss: of its part of the batch's loss.
-    """
-
-    entropy: Gradient
-    visited: Gradient
-    loss: Gradient
+    entropy: Gradient  # of the mean entropy of its states
+    visited: Gradient  # of the mean entropy that the policy meets
+    loss: Gradient  # of its part of the batch's loss
 
 
 def _half(
     meter: PolicyEvaluator, sequences: Sequences, of_logp: Tensor, of_entropy: Tensor
 ) -> _Half:
-    """Three backward passes over a half's rollouts.
-
-    Args:
-        meter: measures the policy.
-        sequences: b rollouts.
-        of_logp: dL/dlp [b, T] of the batch's loss.
-        of_entropy: dL/dH [b, T].
-    """
+    """Three backward passes over b rollouts; dL/dlp and dL/dH [b, T] are of the batch's loss."""
     parameters = meter.policy.trained()
     N = sequences.mask.sum()
     worth = _worth(meter.measure(sequences).entropy, sequences.mask)

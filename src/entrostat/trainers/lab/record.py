@@ -20,15 +20,7 @@ from .state import State
 
 
 class Record:
-    """Writes into a run directory.
-
-    Args:
-        run: where.
-        state: of what.
-        progress: told of what takes a while.
-        start: the iteration that the run goes on after.
-        alert: given an alarm's sentence.
-    """
+    """Writes into a run directory that goes on after iteration `start`; `alert` tells an alarm."""
 
     def __init__(
         self, run: RunDirectory, state: State, progress: Progress, start: int,

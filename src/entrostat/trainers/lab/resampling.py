@@ -33,16 +33,8 @@ def with_resampled(
     """The iteration's rollouts, and after them those that a method asks for now.
 
     The old policy's figures of all are at the run's own temperature. Where the objective may ask,
-    the batch says who is `tempered`, also where it asks for none.
-
-    Args:
-        state: the policy as it stands.
-        sampled: B rollouts.
-        rewards: [B].
-        batch: [B, T], measured; controllers have seen its entropy.
-        score: for the further rollouts.
-        on_progress: as `sample` takes it.
-        metrics: of the iteration; `reward/failed` counts the further rollouts too.
+    the batch says who is `tempered`, also where it asks for none. Controllers have seen the entropy
+    of `batch` [B, T]; `metrics` are of the iteration: `reward/failed` counts these rollouts, too.
     """
     if "tempered" not in state.objective.needs:
         return sampled, rewards, batch
@@ -56,28 +48,28 @@ def with_resampled(
     )
     extra = more.scored(score)
     metrics["reward/failed"] += score.failed
-    sequences = joined(sampled.sequences, more.sequences, state.policy.pad, len(sampled.examples))
     assert batch.old_entropy is not None
-    T, old = sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
-    both = TokenStats(
+    both, rewards = together(sampled, more, state.policy.pad), torch.cat([rewards, extra])
+    T, old = both.sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
+    of_both = TokenStats(
         torch.cat([_wide(batch.old_logp, T), _wide(old.logp, T)]),
         torch.cat([_wide(batch.old_entropy, T), _wide(old.entropy, T)]),
     )
-    rewards = torch.cat([rewards, extra])
+    tempered = torch.cat([none, none.new_ones(len(extra))])
+    return both, rewards, measured(both.sequences, rewards, of_both).replace(tempered=tempered)
+
+
+def together(own: Sampled, more: Sampled, pad_id: int) -> Sampled:
+    """Rollouts of both; prompts of `more` are numbered after the first ones."""
+    judged = [*(own.answers.judged or []), *(more.answers.judged or [])]
     answers = replace(
-        sampled.answers, sequences=sequences, texts=[*sampled.answers.texts, *more.answers.texts]
-    )
-    return (
-        Sampled(sampled.iteration, [*sampled.examples, *examples], answers),
-        rewards,
-        measured(sequences, rewards, both).replace(
-            tempered=torch.cat([none, none.new_ones(len(extra))])
-        ),
-    )
+        own.answers, texts=[*own.answers.texts, *more.answers.texts], judged=judged or None,
+        sequences=_joined(own.sequences, more.sequences, pad_id, len(own.examples)),
+    )  # fmt: skip
+    return Sampled(own.iteration, [*own.examples, *more.examples], answers)
 
 
-def joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Sequences:
-    """B + C sequences; those of `more` are of prompts that are numbered after the first ones."""
+def _joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Sequences:
     P = max(own.prompt_width, more.prompt_width)
     T = max(own.mask.shape[1], more.mask.shape[1])
 
