@@ -27,16 +27,17 @@ def without_padding(
     environment spoke they are written as NaN. `rows` are the fields that have a value a rollout.
     """
     tokens, sampled = ids[there].cpu(), own[there].cpu()
+    columns: dict[str, Any] = {
+        name: values[there].cpu().float().masked_fill(~sampled, torch.nan)
+        for name, values in figures.items()
+        if values is not None
+    }
+    columns |= {name: x.cpu() if isinstance(x, Tensor) else x for name, x in rows.items()}
     return Rollouts(
         iteration=iteration,
         start=pad(there.sum(-1).cumsum(0), (1, 0)).cpu(),
         tokens=tokens.int(),
         pieces=token_pieces(tokenizer, tokens),
         sampled=None if bool(sampled.all()) else sampled,
-        **{
-            name: values[there].cpu().float().masked_fill(~sampled, torch.nan)
-            for name, values in figures.items()
-            if values is not None
-        },
-        **{name: x.cpu() if isinstance(x, Tensor) else x for name, x in rows.items()},
+        **columns,
     )

@@ -23,9 +23,8 @@ from .hold import Hold, response
 class Gradient:
     """Gradient of a minibatch's mean entropy, of micro-batches that add up.
 
-    Args:
-        parameters: what is trained, in the optimizer's order.
-        scale: what a loss is multiplied by before its backward pass (fp16).
+    `parameters` are in the optimizer's order; `scale` multiplies a loss before its backward pass
+    (fp16).
     """
 
     def __init__(self, parameters: Sequence[Tensor], scale: float = 1.0) -> None:
@@ -33,13 +32,7 @@ class Gradient:
         self.values: list[Tensor] = []
 
     def add(self, entropy: Tensor, mask: Tensor, tokens: Tensor | float) -> None:
-        """Add a micro-batch; its graph is kept for the loss.
-
-        Args:
-            entropy: [n, T] with gradient, nats.
-            mask: [n, T] bool, the tokens that are trained on.
-            tokens: [] of all micro-batches.
-        """
+        """Add a micro-batch's [n, T], of so many tokens of all; its graph is kept for the loss."""
         mean = torch.where(mask, entropy, 0).sum() / tokens
         found = torch.autograd.grad(
             self._scale * mean, self.parameters, retain_graph=True, allow_unused=True
@@ -64,12 +57,8 @@ def decide(
 ) -> None:
     """Decide on the multiplier of the coming update and bring its part of the gradient up to it.
 
-    Args:
-        hold: its multiplier; in the loss is that of before, or none in the exact form.
-        optimizer: Adam or AdamW; its parameters have the gradient of the loss, not scaled.
-        entropy: of the minibatch.
-        updates: of an iteration.
-        clip: the largest norm that clipping leaves; infinite without.
+    In the loss is the multiplier of before, or none in the exact form. The optimizer's parameters
+    have the gradient of the loss, not scaled; `clip` is the largest norm that clipping leaves.
     """
     parameters = entropy.parameters
     loss = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]

@@ -51,12 +51,7 @@ class Moved:
 
     @classmethod
     def of(cls, entropy: Tensor, batch: TokenBatch) -> Moved:
-        """From the rollouts of all ranks.
-
-        Args:
-            entropy: [n, T] now, nats.
-            batch: [n, T]; its `old_entropy` is the old policy's.
-        """
+        """From `entropy` [n, T] now and the old policy's in `batch` [n, T], of all ranks."""
         assert batch.old_entropy is not None
         assert batch.group is not None
         change = torch.where(batch.mask, entropy - batch.old_entropy, 0).double().sum(1)
@@ -66,12 +61,7 @@ class Moved:
 
 
 class Hold:
-    """The multiplier of an objective.
-
-    Args:
-        objective: has a thermostat that solves for its multiplier.
-        place: the thermostat's among the methods.
-    """
+    """The multiplier of an objective, whose thermostat has this `place` among the methods."""
 
     def __init__(self, objective: Objective, place: int) -> None:
         self._objective, self._place = objective, place
@@ -79,11 +69,10 @@ class Hold:
     @classmethod
     def of(cls, objective: Objective | None) -> Hold | None:
         """None where the objective has no such thermostat."""
-        methods = () if objective is None else objective.methods
-        for place, method in enumerate(methods):
-            if isinstance(method, HeldEntropy):
-                assert objective is not None
-                return cls(objective, place)
+        if objective is not None:
+            for place, method in enumerate(objective.methods):
+                if isinstance(method, HeldEntropy):
+                    return cls(objective, place)
         return None
 
     @property
@@ -131,18 +120,13 @@ class Hold:
         self.state = replace(self.state, **taken)
 
     def due(self, optimizer: torch.optim.Optimizer, update: int, updates: int) -> bool:
-        """Whether to take the gradient of the mean entropy before an update.
+        """Whether to take the gradient of the mean entropy before an `update`, the first being 0.
 
         It is taken half-way through an iteration, so that it is old by half of one at most. While
         AdamW's momentum settles, it is taken at every update but the very first.
 
-        Args:
-            optimizer: Adam or AdamW, as it stands.
-            update: place in the iteration, from 0.
-            updates: of an iteration.
-
         Raises:
-            ValueError: the optimizer is of another kind.
+            ValueError: the optimizer is neither Adam nor AdamW.
         """
         if any("betas" not in group for group in optimizer.param_groups):
             raise ValueError(_NOT_ADAM.format(_kind(optimizer), "no betas"))
@@ -153,33 +137,18 @@ class Hold:
         return settling or update == updates // 2 or not self.state.gain
 
     def look(self, optimizer: torch.optim.Optimizer, found: Response) -> None:
-        """Take note of the gradient of the mean entropy.
-
-        Args:
-            optimizer: Adam or AdamW, as it stands.
-            found: by `response`.
-        """
+        """Take note of the gradient of the mean entropy."""
         self.state = self.law.responds(self.state, found, momentum(optimizer))
 
     def decide(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
-        """Decide on the multiplier of the coming update.
-
-        Args:
-            optimizer: Adam or AdamW, as it stands.
-            updates: of an iteration.
-        """
+        """Decide on the multiplier of the coming one of an iteration's updates."""
         if steps_made(optimizer):
             self.state = self.law.decide(self.state, momentum(optimizer), updates)
         else:  # of the size of an optimizer's first update nothing is known
             self._wait()
 
     def solve(self, coming: Coming, updates: int) -> float:
-        """The multiplier c of the coming update, exactly: the root of <h, s(c)> = d.
-
-        Args:
-            coming: the update.
-            updates: of an iteration.
-        """
+        """The multiplier c of the coming update, exactly: the root of <h, s(c)> = d."""
         if not steps_made(coming.optimizer):
             self._wait()
             return 0.0
@@ -215,7 +184,7 @@ class Hold:
         Args:
             norm: of its gradient, before clipping; not finite where no step is made.
             clip: the largest that clipping leaves; infinite without.
-            optimizer: Adam or AdamW.
+            optimizer: as it stands.
             updates: of an iteration.
             moved: what the update's forward pass showed, on rollouts that no update of this
                 iteration has trained on; None in an iteration's first update and in later epochs.
@@ -307,7 +276,6 @@ def momentum(optimizer: torch.optim.Optimizer) -> Momentum:
 
 
 def steps_made(optimizer: torch.optim.Optimizer) -> float:
-    """Updates that an optimizer has made."""
     made = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
     return max(made, default=0.0)
 

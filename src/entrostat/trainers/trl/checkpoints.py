@@ -98,7 +98,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _directories(directory: Path) -> list[Path]:
-    """Those of checkpoints, the oldest first."""
+    """Of checkpoints, the oldest first."""
     found = [p for p in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", p.name)]
     return sorted(found, key=_updates)
 

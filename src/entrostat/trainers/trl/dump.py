@@ -145,7 +145,7 @@ def joined(parts: Sequence[Rollouts]) -> Rollouts:
     """The rollouts of all ranks, in their order."""
     own = [torch.ones_like(p.tokens).bool() if p.sampled is None else p.sampled for p in parts]
     sampled = torch.cat(own)
-    columns = {
+    columns: dict[str, Any] = {
         name: torch.cat([getattr(part, name) for part in parts])
         for name, value in vars(parts[0]).items()
         if isinstance(value, Tensor) and name != "sampled"

@@ -28,15 +28,11 @@ from .iteration import micro_batches, shares, token_batch
 from .settings import mean_of
 
 # each process has all parameters
-_WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
+WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
 
 
 class Steps:
-    """The optimizer steps of a GRPOTrainer whose loss an objective decides.
-
-    Raises:
-        ValueError: the thermostat's multiplier cannot be solved for here.
-    """
+    """The optimizer steps of a GRPOTrainer whose loss an objective decides."""
 
     def __init__(self, trainer: Any, objective: Objective) -> None:
         self._trainer, self._objective = trainer, objective
@@ -67,7 +63,7 @@ class Steps:
 
     @property
     def _place(self) -> int:
-        """Of the micro-batch that is next, in its optimizer step."""
+        """Of the next micro-batch, in its optimizer step."""
         return self._trainer._step % self._trainer.current_gradient_accumulation_steps
 
     def _planned(self, model: nn.Module) -> list[Plan]:
@@ -166,7 +162,7 @@ class Steps:
 
 def check_whole(kind: Any) -> None:
     """Raise a ValueError where parameters are sharded."""
-    if str(getattr(kind, "value", kind)) not in _WHOLE:
+    if str(getattr(kind, "value", kind)) not in WHOLE:
         raise ValueError(
             f"thermostat: the multiplier is solved for with whole parameters, and {kind} shards "
             "them; use DDP, or the method {'name': 'thermostat', 'target': ..., 'knob': "
@@ -175,6 +171,5 @@ def check_whole(kind: Any) -> None:
 
 
 def _multiply(parameters: Sequence[Tensor], factor: float) -> None:
-    """Multiply their gradients."""
     if factor != 1:
         torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)

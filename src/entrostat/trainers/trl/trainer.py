@@ -385,6 +385,3 @@ class EntropyGRPOTrainer(GRPOTrainer):
         elif self._run_log is not None and self.accelerator.is_main_process:
             self._run_log.line(done // self.updates, self._tally.figures())
         self._tally = MetricAccumulator()
-
-
-__all__ = ["EntropyControl", "EntropyGRPOTrainer"]
