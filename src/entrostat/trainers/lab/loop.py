@@ -5,8 +5,7 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
 
     state.py       what a run is made of, built and checked
     experience.py  sample, measure, observe, select
-    dynamic.py     other prompts in the place of those without a signal
-    resampling.py  rollouts at a second temperature
+    resampling.py  other prompts in the place of those without a signal; a second temperature
     updates.py     epochs, minibatches, micro-batches
     analysis.py    what the updates do to entropy; exact influences for a method that asks
     forecast.py    what they will do to it on fresh prompts
@@ -35,11 +34,10 @@ from ...runs.trackers import Trackers
 from ...tasks import Task
 from .analysis import begin as begin_analysis
 from .analysis import with_influences
-from .dynamic import with_signal
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
 from .forecast import foretell
 from .record import Record
-from .resampling import with_resampled
+from .resampling import with_resampled, with_signal
 from .state import FIELDS as FIELDS
 from .state import build
 from .updates import update_policy

@@ -13,42 +13,34 @@ from ..._text import Say
 from ...agents import is_multi_turn
 from ...config import TrainConfig
 from ...core import rollouts
-from ...core.objective import Objective
 from ...data.generation import observation_tokenizer
 from ...data.prompts import context_of, usual
-from ...data.scoring import Scorer
-from ...evaluation.eval_sets import ResolvedEvalSets
 from ...models.capabilities import is_small
 from ...models.hardware import MemoryEstimate, choose_threads, estimate_memory
 from ...models.policy import Policy
 from ...runs import checkpoint as checkpoints
 from ...runs.run_directory import default_output
 from ...tasks import Task
-from ..assemble import assemble, load
+from ..assemble import Parts, assemble, load
 from .prime import Phi, second_model
 
 FIELDS = (*rollouts.FIELDS, "process_rewards", "tempered", "influence")
 
 
 @dataclass
-class State:
+class State(Parts):
     """All that an iteration reads, and what its updates change.
 
     Random numbers are no part of it: every stream is seeded from (seed, iteration, purpose).
     """
 
     config: TrainConfig  # the run's, with all that it leaves open chosen
-    task: Task  # prompts and verifier
-    new: int  # tokens that a completion may take, or a turn of it
     needs: MemoryEstimate  # and disk
     reference: Policy | None  # the policy as training began with it; None where no method reads it
-    objective: Objective  # methods and their controllers; the first of what changes
     policy: Policy  # what is trained
     phi: Phi | None  # PRIME's second model
     optimizer: torch.optim.Optimizer  # AdamW over the policy's trained parameters
     scaler: torch.amp.GradScaler  # of the loss under fp16
-    scorer: Scorer  # of the task; it may hold worker processes
-    held_out: ResolvedEvalSets  # what the policy is evaluated on; scorers may hold such, too
     updates: int = 0  # optimizer steps made
 
     def tensors(self) -> dict[str, Tensor]:
@@ -114,9 +106,10 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
         objective.influence_sample() is not None,
     )  # fmt: skip
     needs.check(Path(config.output or default_output(config)), say)
+    optimizer, scaler = build_optimizer(policy, config)
     return State(
-        config, task, parts.new, needs, reference, objective, policy, phi,
-        *build_optimizer(policy, config), parts.scorer, parts.held_out,
+        **vars(parts), config=config, needs=needs, reference=reference, policy=policy, phi=phi,
+        optimizer=optimizer, scaler=scaler,
     )  # fmt: skip
 
 

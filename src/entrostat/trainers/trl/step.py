@@ -22,8 +22,7 @@ from ...core.loss import LossOutput
 from ...core.objective import Objective, Plan
 from ...core.process_ranks import shared_generator, sum_over_ranks
 from ...dynamics import online
-from ..held import Gradient, decide
-from ..hold import Hold, Moved
+from ..hold import Gradient, Hold, Moved, decide
 from .iteration import micro_batches, shares, token_batch
 from .settings import mean_of
 
