@@ -143,7 +143,6 @@ class Hold:
         return settling or update == updates // 2 or not self.state.gain
 
     def look(self, optimizer: torch.optim.Optimizer, found: Response) -> None:
-        """Take note of the gradient of the mean entropy."""
         self.state = self.law.responds(self.state, found, momentum(optimizer))
 
     def decide(self, optimizer: torch.optim.Optimizer, updates: int) -> None:

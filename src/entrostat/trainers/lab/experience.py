@@ -47,8 +47,6 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Selection:
-    """The rollouts that are trained on."""
-
     # all B, with outcome advantages [B], and those marked whose group has no signal
     graded: TokenBatch
     kept: Tensor  # [R] int64, their rows
@@ -61,7 +59,6 @@ class Selection:
 
 
 def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], None]) -> Sampled:
-    """The policy as it stands, on this iteration's prompts."""
     config = state.config
     return generate_for(
         state, draw(state.task, config, iteration), iteration, "sample", on_progress,

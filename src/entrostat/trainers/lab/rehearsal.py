@@ -217,9 +217,8 @@ def _small(config: TrainConfig, prompts: int) -> TrainConfig:
     config = copy.deepcopy(config)
     config.host = "lab"
     config.sampling = replace(
-        config.sampling, engine="transformers", prompts=prompts, measure=True,
-        enough=Enough(),
-    )  # fmt: skip
+        config.sampling, engine="transformers", prompts=prompts, measure=True, enough=Enough()
+    )
     config.optim = replace(config.optim, warmup=0)
     config.eval = Evaluation(prompts=0)
     config.analyze.every, config.save = 0, replace(config.save, best="")

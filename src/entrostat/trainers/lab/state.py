@@ -44,12 +44,10 @@ class State(Parts):
     updates: int = 0  # optimizer steps made
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds in tensors: weights and moments."""
         own = checkpoints.tensors_of(self.policy.trained(), self.optimizer)
         return own if self.phi is None else own | self.phi.tensors()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds beside them: plain data (JSON)."""
         own = {"objective": self.objective.state_dict(), "scaler": self.scaler.state_dict()}
         return own if self.phi is None else own | {"phi": self.phi.state_dict()}
 

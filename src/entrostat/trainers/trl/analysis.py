@@ -175,7 +175,6 @@ class Analyst(TrainerCallback):
 
 
 def check(trainer: Any, every: int) -> None:
-    """Raise a ValueError where this cannot be analysed."""
     kind, processes = trainer.accelerator.distributed_type, trainer.accelerator.num_processes
     args = trainer.args
     rounded = {n: p.dtype for n, p in trainer.model.named_parameters() if p.dtype != torch.float32}

@@ -45,7 +45,6 @@ def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mar
 
 
 def keep(directory: Path, count: int) -> None:
-    """Remove all checkpoints but the newest `count`."""
     for path in _directories(directory)[:-count]:
         shutil.rmtree(path)
 

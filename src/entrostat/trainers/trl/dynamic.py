@@ -22,7 +22,6 @@ Generate = Callable[[Any], dict[str, Any]]
 
 
 def check(trainer: Any, redraws: int) -> None:
-    """Raise a ValueError where prompts cannot be drawn again."""
     args, who = trainer.args, f"EntropyGRPOTrainer: redraws={redraws}"
     if redraws < 0:
         raise ValueError(f"{who} must be at least 0")

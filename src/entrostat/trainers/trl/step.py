@@ -55,7 +55,6 @@ class Steps:
 
     @torch.no_grad()
     def plan(self, model: nn.Module) -> Plan:
-        """The plan of the micro-batch that is next."""
         if self._place == 0 or not self._plans:
             self._plans = self._planned(model)
         return self._plans.pop(0)
@@ -155,7 +154,6 @@ class Steps:
 
     @property
     def _clip(self) -> float:
-        """The largest norm that clipping leaves."""
         return self._trainer.args.max_grad_norm or math.inf
 
 

@@ -145,7 +145,6 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @property
     def ranks(self) -> Communicator:
-        """The processes that train together."""
         return ranks(device=self.accelerator.device)
 
     @property
