@@ -26,7 +26,7 @@ are nats an iteration, float64 sums over float32 statistics.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -108,8 +108,9 @@ def _foretold(
     )
     order = sequences.prompt.unique(return_inverse=True)[1]
     halves = [rows for side in (0, 1) if len(rows := (order % 2 == side).nonzero()[:, 0])]
-    found = [_half(meter, sequences[rows], of_logp[rows], of_entropy[rows]) for rows in halves]
-    loss = _sum([half.loss for half in found])
+    parts = [_half(meter, sequences[rows], of_logp[rows], of_entropy[rows]) for rows in halves]
+    entropy, visits, losses = zip(*parts, strict=True)
+    loss = _sum(losses)
     norm = torch.stack(list(torch._foreach_norm(list(loss.values())))).norm()
     clip = float((config.optim.clip / (norm + 1e-6)).clamp(max=1))
     lr = first_learning_rate(state, sampled.iteration)
@@ -118,46 +119,40 @@ def _foretold(
         state.optimizer, parameters, {name: clip * g for name, g in loss.items()}, lr
     )
     # -P g of each half, and what is in motion already
-    pulls = [{name: -clip * P[name] * g for name, g in half.loss.items()} for half in found]
+    pulls = [{name: -clip * P[name] * g for name, g in half.items()} for half in losses]
     tokens = [int(sequences.mask[rows].sum()) for rows in halves]
     share = [n / sum(tokens) for n in tokens]
     K = config.updates
-    own = K * sum(
-        share[i] * _dot(half.entropy, pull) for i, half in enumerate(found) for pull in pulls
-    )
-    if len(found) < 2:
+    own = K * sum(share[i] * _dot(half, pull) for i, half in enumerate(entropy) for pull in pulls)
+    if len(halves) < 2:
         return {"in_sample": own}
     current, drift = _motion(state, P, lr, K)
 
-    def crossed(one: Gradient, other: Gradient) -> float:
+    def crossed(gradients: Sequence[Gradient]) -> float:
         # each half's g is half of the batch's: the two products together are of a whole one
-        return _dot(one, pulls[1]) + _dot(other, pulls[0])
+        return _dot(gradients[0], pulls[1]) + _dot(gradients[1], pulls[0])
 
-    figures = {"in_sample": own}
-    first, second = found
-    figures["crossed"] = K * crossed(first.entropy, second.entropy)
-    for name, of in (("step", "entropy"), ("step_visited", "visited")):
-        one, other = getattr(first, of), getattr(second, of)
-        moving = share[0] * _dot(one, drift) + share[1] * _dot(other, drift)
-        if of == "entropy":
-            figures["momentum"] = moving
-        figures[name] = current * crossed(one, other) + moving
-    return figures
+    def moving(gradients: Sequence[Gradient]) -> float:
+        return share[0] * _dot(gradients[0], drift) + share[1] * _dot(gradients[1], drift)
 
-
-@dataclass(frozen=True)
-class _Half:
-    """Gradients of one half of the prompts."""
-
-    entropy: Gradient  # of the mean entropy of its states
-    visited: Gradient  # of the mean entropy that the policy meets
-    loss: Gradient  # of its part of the batch's loss
+    pulled, momentum = crossed(entropy), moving(entropy)
+    return {
+        "in_sample": own,
+        "crossed": K * pulled,
+        "momentum": momentum,
+        "step": current * pulled + momentum,
+        "step_visited": current * crossed(visits) + moving(visits),
+    }
 
 
 def _half(
     meter: PolicyEvaluator, sequences: Sequences, of_logp: Tensor, of_entropy: Tensor
-) -> _Half:
-    """Three backward passes over b rollouts; dL/dlp and dL/dH [b, T] are of the batch's loss."""
+) -> tuple[Gradient, Gradient, Gradient]:
+    """Gradients of one half of the prompts, b rollouts; dL/dlp and dL/dH [b, T] are of the batch.
+
+    Of the mean entropy of its states, of the mean entropy that the policy meets, and of its part of
+    the batch's loss.
+    """
     parameters = meter.policy.trained()
     N = sequences.mask.sum()
     worth = _worth(meter.measure(sequences).entropy, sequences.mask)
@@ -175,7 +170,7 @@ def _half(
                 if g is not None:
                     totals[i][name] += g
     at_states, by_visits, of_loss = totals
-    return _Half(at_states, _sum([at_states, by_visits]), of_loss)
+    return at_states, _sum([at_states, by_visits]), of_loss
 
 
 def _worth(entropy: Tensor, mask: Tensor) -> Tensor:
@@ -214,6 +209,6 @@ def _dot(one: Gradient, other: Gradient) -> float:
     return float(sum((one[name].double() * other[name].double()).sum() for name in one))
 
 
-def _sum(gradients: list[Gradient]) -> Gradient:
+def _sum(gradients: Sequence[Gradient]) -> Gradient:
     first, *others = gradients
     return {name: sum((g[name] for g in others), x) for name, x in first.items()}

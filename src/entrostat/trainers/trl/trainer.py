@@ -157,7 +157,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
         inner = super()._generate_single_turn
-        if self.use_vllm or not self._ending.has_strings:  # vLLM looks for stops itself
+        if self.use_vllm or not self._ending.strings:  # vLLM looks for stops itself
             return inner(prompt_ids, *args, **kwargs)
         with self._ending.watched(self.accelerator.unwrap_model(self.model_wrapped)) as ends:
             completions, logprobs = inner(prompt_ids, *args, **kwargs)
