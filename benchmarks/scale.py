@@ -143,13 +143,16 @@ def planned(spec: Any, world: int, rollouts: int, length: int, rounds: int = 3) 
     return {"calls": ranks.calls, "sent": ranks.sent, "own": own, "held": held, "seconds": median}
 
 
-def prepared(rollouts: int, length: int, ragged: bool) -> tuple[float, float, float, float]:
+def prepared(
+    rollouts: int, length: int, ragged: bool, threads: int
+) -> tuple[float, float, float, float]:
     """What veRL's driver does once a rollout batch.
 
     Args:
         rollouts: of the batch.
         length: places of a rollout.
         ragged: whether rollouts take a quarter of their places on average, not all of them.
+        threads: that share the work.
 
     Returns:
         Seconds, CPU seconds, bytes held with the batch, tokens.
@@ -167,7 +170,7 @@ def prepared(rollouts: int, length: int, ragged: bool) -> tuple[float, float, fl
     real = torch.ones(rollouts, dtype=torch.bool)
     forget_peak()
     cpu, began = time.process_time(), time.perf_counter()
-    prepare(objective, batch, real, 0.5, batch.logp)
+    prepare(objective, batch, real, 0.5, batch.logp, threads)
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     return seconds, cpu, resident(peak=True) - before, float(mask.sum())
 
@@ -205,12 +208,12 @@ def main() -> None:
             f"{x['held'] / 1e6:.0f}", f"{x['seconds']:.3f}",
             f"{1e3 * all_reduce(x['calls'], x['sent'], gpus):.1f}")  # fmt: skip
     print("\nveRL's driver, a rollout batch\n")
-    row("places, M", "tokens, M", "s", "CPU s", "CPU s a million places", "MB held")
-    prepared(8, length, False)  # what a process does once
-    for rows, ragged in product((64, 256), (False, True)):
-        seconds, cpu, held, tokens = prepared(rows, length, ragged)
+    row("places, M", "tokens, M", "threads", "s", "CPU s", "CPU s a million places", "MB held")
+    prepared(8, length, False, 1)  # what a process does once
+    for rows, ragged, threads in product((64, 256), (False, True), (1, 2, 4)):
+        seconds, cpu, held, tokens = prepared(rows, length, ragged, threads)
         places = rows * length / 1e6
-        row(f"{places:.1f}", f"{tokens / 1e6:.1f}", f"{seconds:.2f}", f"{cpu:.2f}",
+        row(f"{places:.1f}", f"{tokens / 1e6:.1f}", threads, f"{seconds:.2f}", f"{cpu:.2f}",
             f"{cpu / places:.3f}", f"{held / 1e6:.0f}")  # fmt: skip
 
 

@@ -129,8 +129,8 @@ SHARED = ("dapo", "gtpo", "repo_d", "pos_adv", ["grpo", "repo_r", {"name": "kl_r
 
 
 @pytest.mark.parametrize("spec", SHARED, ids=str)
-def test_what_is_prepared_is_what_the_steps_give(spec: Any) -> None:
-    """Against the steps by themselves, on the batch without the rows that veRL adds."""
+def test_threads_that_share_the_work_change_no_bit(spec: Any) -> None:
+    """Against the steps by themselves, on the whole batch at once, without shares or padding."""
     g = torch.Generator().manual_seed(0)
     B, T = 23, 37
     ends = torch.randint(1, T + 1, (B,), generator=g)
@@ -157,17 +157,18 @@ def test_what_is_prepared_is_what_the_steps_give(spec: Any) -> None:
     assert mine.rewards is not None
     figures |= plain.metrics() | mismatch(mine.old_logp, sampler[:20], mine.mask)
     figures |= online.of_rollouts(ready, outcome.advantages, mine.rewards)
-    shared = es.make_objective(spec)
-    done = prepare(shared, batch, real, 0.5, sampler)
-    assert torch.equal(done.batch.advantages[:20], ready.advantages.float())
-    assert torch.equal(done.batch.idle[:20], ready.idle)
-    assert torch.equal(done.batch.mask[:20], mine.mask)
-    assert not done.batch.mask[20:].any()
-    assert (done.batch.edited is None) == (ready.edited is None)
-    if ready.edited is not None:
-        assert torch.equal(done.batch.edited[:20], ready.edited)
-    assert {key: done.metrics[key] for key in figures} == figures
-    assert shared.state_dict() == plain.state_dict()
+    for threads in (1, 2, 5, 20):
+        shared = es.make_objective(spec)
+        done = prepare(shared, batch, real, 0.5, sampler, threads)
+        assert torch.equal(done.batch.advantages[:20], ready.advantages.float())
+        assert torch.equal(done.batch.idle[:20], ready.idle)
+        assert torch.equal(done.batch.mask[:20], mine.mask)
+        assert not done.batch.mask[20:].any()
+        assert (done.batch.edited is None) == (ready.edited is None)
+        if ready.edited is not None:
+            assert torch.equal(done.batch.edited[:20], ready.edited)
+        assert {key: done.metrics[key] for key in figures} == figures
+        assert shared.state_dict() == plain.state_dict()
 
 
 def test_a_batch_without_any_signal_trains_nothing() -> None:

@@ -1,23 +1,34 @@
 """Once per rollout batch, in the driver: controllers see the entropy, advantages are prepared.
 
-No veRL here. Shapes: B rows of the batch, T completion tokens at most.
+The rollouts are cut by length into shares, a thread each, which count as ranks do
+(`core/distributed.py`): what comes of it is the same to the last bit, the processors of the
+driver's node share the work while its GPUs wait, and a share is as wide as its own longest rollout,
+not as the batch's.
+
+No veRL here. Shapes: B rollouts, T completion tokens at most, n those of a share, t its tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._processors import processors
 from ...core.batch import TokenBatch
+from ...core.distributed import Communicator
 from ...core.mismatch import mismatch
 from ...core.objective import Objective
 from ...core.rollouts import describe, of_kinds, outcome_figures
+from ...core.thread_ranks import Threads
 from ...dynamics import online
+
+_WORTH = 1 << 20  # tokens that a thread pays for
 
 
 @dataclass
@@ -35,6 +46,7 @@ def prepare(
     real: Tensor,
     progress: float,
     sampler_logp: Tensor | None = None,
+    threads: int | None = None,
     kept: Tensor | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Prepared:
@@ -49,6 +61,7 @@ def prepare(
         real: [B] bool, False for the synthetic rows that veRL adds to even out a batch.
         progress: 0 at the first iteration of the run, 1 at the last.
         sampler_logp: [B, T] float, the rollout engine's, where it gave them.
+        threads: that share the work; None takes the processors at hand, a million tokens each.
         kept: [B, T] bool, tokens that veRL's rejection sampling left in; None for all.
         kinds: B, the rollouts' data sources; of several each has a column of its own.
 
@@ -60,46 +73,83 @@ def prepare(
     if not torch.isfinite(batch.rewards[real]).all():
         raise ValueError("veRL gave a reward that is no finite number; look at the reward function")
     rows = real.nonzero()[:, 0]
-    mine = batch[rows]
-    figures = describe(mine)
+    ends = _ends(batch.mask[rows])
+    if threads is None:
+        threads = min(processors() // torch.get_num_threads(), int(ends.sum()) // _WORTH)
+    shares = _shares(ends, max(1, min(threads, len(rows))))
+    crew = Threads(len(shares), wait=None)
+
+    def described(ranks: Communicator) -> tuple[TokenBatch, dict[str, float]]:
+        share = _share(batch, rows, shares[ranks.rank], ends, ranks)
+        return share, describe(share)
+
+    begun = crew.run(described)
+    figures = begun[0][1]
     objective.observe_figures(figures, progress)
-    if kept is not None:  # the controllers have seen all, the methods see these
-        mine = replace(mine, mask=mine.mask & kept[rows].bool())
-    ready = objective.rollouts(mine)
-    assert mine.group is not None
-    assert mine.rewards is not None
-    assert ready.outcome is not None
+
+    def judged(ranks: Communicator) -> tuple[TokenBatch, dict[str, float]]:
+        share, places = begun[ranks.rank][0], rows[shares[ranks.rank]]
+        if kept is not None:  # the controllers have seen all, the methods see these
+            left = share.mask & kept[places, : share.mask.shape[1]].bool()
+            share = replace(share, mask=left)
+        sampler = None if sampler_logp is None else sampler_logp[places, : share.mask.shape[1]]
+        return _judged(objective, share, sampler)
+
+    done = crew.run(judged)
+    ready = [(rows[share], part) for share, (part, _) in zip(shares, done, strict=True)]
     own = [] if kinds is None else [kinds[i] for i in rows.tolist()]
     if len(set(own)) > 1:
-        figures |= of_kinds(mine.rewards, own)
-    figures |= {
-        **objective.metrics(),
-        "rollout/groups": float(len(mine.group.unique())),
-        **outcome_figures(ready.replace(advantages=ready.outcome)),
-        **online.of_rollouts(ready, ready.outcome, mine.rewards),
+        figures |= of_kinds(batch.rewards[rows], own)
+    return Prepared(_together(ready, batch), figures | objective.metrics() | done[0][1])
+
+
+def _judged(
+    objective: Objective, share: TokenBatch, sampler_logp: Tensor | None
+) -> tuple[TokenBatch, dict[str, float]]:
+    """A share with the methods' advantages, and the figures of all shares."""
+    ready = objective.rollouts(share)
+    assert share.group is not None
+    assert share.rewards is not None
+    assert ready.outcome is not None
+    outcome = ready.replace(advantages=ready.outcome)
+    (group,), _ = share.whole.gather(share.group)
+    figures = {
+        "rollout/groups": float(len(group.unique())),
+        **outcome_figures(outcome),
+        **online.of_rollouts(ready, ready.outcome, share.rewards),
     }
     if sampler_logp is not None:
-        figures |= mismatch(mine.old_logp, sampler_logp[rows], mine.mask)
-    return Prepared(_placed(ready, rows, batch), figures)
+        figures |= mismatch(share.old_logp, sampler_logp, share.mask, share.whole)
+    return ready, figures
 
 
-def _placed(ready: TokenBatch, rows: Tensor, batch: TokenBatch) -> TokenBatch:
-    """`batch` with what was prepared in its `rows`; the others have no token."""
+def _ends(mask: Tensor) -> Tensor:
+    """[n] int64: the place behind the last token of each rollout [n, T]; 0 of none."""
+    T = mask.shape[1]
+    return torch.where(mask.any(-1), T - mask.flip(-1).to(torch.uint8).argmax(-1), 0)
 
-    def within(name: str, blank: Tensor) -> Tensor:
-        blank[rows] = getattr(ready, name).to(blank.dtype)
-        return blank
 
-    assert batch.rewards is not None
-    B, T = batch.mask.shape
-    edited = None if ready.edited is None else within("edited", torch.zeros_like(batch.mask))
-    return TokenBatch(
-        batch.logp, batch.old_logp, within("mask", torch.zeros_like(batch.mask)),
-        within("advantages", torch.zeros(B, T)), rewards=within("rewards", batch.rewards.float()),
-        group=batch.group, entropy=batch.entropy, old_entropy=batch.old_entropy,
-        ref_logp=batch.ref_logp, idle=within("idle", torch.zeros(B, dtype=torch.bool)),
-        edited=edited,
-    )  # fmt: skip
+def _shares(ends: Tensor, count: int) -> list[Tensor]:
+    """Places [n] of rollouts, those of like length together, for `count` ranks of like work."""
+    order = ends.argsort(stable=True)
+    upto = ends[order].cumsum(0)
+    wanted = upto[-1] * torch.arange(1, count) / count if len(upto) else torch.zeros(0)
+    cuts = [0, *torch.searchsorted(upto.double(), wanted.double()).tolist(), len(order)]
+    return [order[begin:end] for begin, end in pairwise(cuts)]
+
+
+def _share(
+    batch: TokenBatch, rows: Tensor, share: Tensor, ends: Tensor, ranks: Communicator
+) -> TokenBatch:
+    """The rollouts at places `share` of `rows`, as wide as the longest of them."""
+    width = max(1, int(ends[share].max())) if len(share) else 1
+    values = {}
+    for part in fields(batch):
+        value = getattr(batch, part.name)
+        if isinstance(value, Tensor):
+            value = value[rows[share]] if value.ndim == 1 else value[rows[share], :width]
+        values[part.name] = value
+    return TokenBatch(**values | {"ranks": ranks, "rollout": share})
 
 
 def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
@@ -137,3 +187,29 @@ def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
         for key, value in figures.items()
         if isinstance(value, Real) and not isinstance(value, bool)
     }
+
+
+def _together(shares: Sequence[tuple[Tensor, TokenBatch]], batch: TokenBatch) -> TokenBatch:
+    """`batch` as prepared in shares, each with its rows [n]; the other rows have no token."""
+
+    def placed(name: str, into: Tensor) -> Tensor:
+        for rows, share in shares:
+            values = getattr(share, name)
+            if values is None:  # no rollout of this share was edited
+                continue
+            if values.ndim == 1:
+                into[rows] = values.to(into.dtype)
+            else:
+                into[rows, : values.shape[1]] = values.to(into.dtype)
+        return into
+
+    assert batch.rewards is not None
+    B, T = batch.mask.shape
+    edited = any(share.edited is not None for _, share in shares)
+    return TokenBatch(
+        batch.logp, batch.old_logp, placed("mask", torch.zeros(B, T, dtype=torch.bool)),
+        placed("advantages", torch.zeros(B, T)), rewards=placed("rewards", batch.rewards.float()),
+        group=batch.group, entropy=batch.entropy, old_entropy=batch.old_entropy,
+        ref_logp=batch.ref_logp, idle=placed("idle", torch.zeros(B, dtype=torch.bool)),
+        edited=placed("edited", torch.zeros(B, T, dtype=torch.bool)) if edited else None,
+    )  # fmt: skip
