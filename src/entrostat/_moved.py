@@ -54,7 +54,7 @@ MOVED = {
     "hosts.lab.evaluation": "evaluation.in_training",
     "hosts.lab.graphed": "models.kv_cache",
     "hosts.lab.held_out": "evaluation.eval_sets",
-    "hosts.lab.influenced": "trainers.lab.add_influence",
+    "hosts.lab.influenced": "trainers.lab.analysis",
     "hosts.lab.machine": "models.hardware",
     "hosts.lab.meter": "models.policy_evaluator",
     "hosts.lab.needs": "models.hardware",

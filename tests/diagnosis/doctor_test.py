@@ -26,7 +26,8 @@ from entrostat.diagnosis.doctor.tokens import wilson_low
 from entrostat.method import METHODS
 from entrostat.models import policy, rollout
 from entrostat.tasks.target_sum import TargetSum
-from entrostat.trainers.lab import examine, experience, state
+from entrostat.trainers import assemble
+from entrostat.trainers.lab import examine, experience
 from entrostat.trainers.lab.rehearsal import rehearse
 
 pytestmark = pytest.mark.usefixtures("unrendered")
@@ -159,14 +160,14 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], N
     """Do something to the model once it is loaded."""
 
     def plant(change: Callable[[Any], None]) -> None:
-        real = state.load_policy
+        real = assemble.load_policy
 
         def changed(given: TrainConfig) -> policy.Policy:
             loaded = real(given)
             change(loaded.model)
             return loaded
 
-        monkeypatch.setattr(state, "load_policy", changed)
+        monkeypatch.setattr(assemble, "load_policy", changed)
 
     return plant
 
@@ -462,7 +463,7 @@ def test_a_knob_that_cannot_raise_what_falls() -> None:
 
 def test_weights_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[Any] = []
-    real = state.load_policy
+    real = assemble.load_policy
 
     def keep(given: TrainConfig) -> policy.Policy:
         loaded.append(real(given))
@@ -470,7 +471,7 @@ def test_weights_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
         return loaded[0]
 
     before: dict[str, torch.Tensor] = {}
-    monkeypatch.setattr(state, "load_policy", keep)
+    monkeypatch.setattr(assemble, "load_policy", keep)
     checked("authority", config([{"name": "thermostat", "target": "0.75x", "knob": "zeta"}]))
     assert all(torch.equal(p, before[name]) for name, p in loaded[0].trained().items())
 

@@ -32,6 +32,7 @@ from entrostat.models.rollout import Sequences
 from entrostat.runs import checkpoint as checkpoints
 from entrostat.runs.progress import Progress
 from entrostat.study.plan import check_same
+from entrostat.trainers import assemble
 from entrostat.trainers.lab import state, train
 from stopping import Stop
 
@@ -589,7 +590,8 @@ class Watching(Progress):
 def large(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """The tiny policy counts as large; the seconds of its passes by threads."""
     seconds = {1: 0.2, 2: 0.1}
-    monkeypatch.setattr(state, "SMALL", 0)
+    for module in (assemble, state):
+        monkeypatch.setattr(module, "is_small", lambda model: False)
     monkeypatch.setattr(machine, "_THREADS", 2)
     monkeypatch.setattr(machine, "_pass_seconds", lambda policy, n: seconds[n])
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)

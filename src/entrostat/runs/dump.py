@@ -1,4 +1,4 @@
-"""Rollouts as they are written down: without padding, with their texts."""
+"""The texts of the tokens that are written down."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-
-def flatten(values: Tensor, mask: Tensor) -> Tensor:
-    """[B, T] -> [n]: the entries at mask 1, row after row, on the CPU."""
-    return values[mask].cpu()
 
 
 def token_pieces(tokenizer: Any, tokens: Tensor) -> dict[int, str]:

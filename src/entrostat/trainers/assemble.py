@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
+
+from .._launch import is_main
 from .._text import Say
 from ..config import TrainConfig
 from ..core.objective import Objective
-from ..data.prompts import longest, new_tokens, stop_strings
+from ..data.prompts import draw, encode, longest, new_tokens, stop_strings, warn_of_lost
 from ..data.scoring import Scorer
-from ..evaluation.eval_sets import ResolvedEvalSets, resolve_eval_sets
+from ..evaluation.eval_sets import ResolvedEvalSets, check_prompts, resolve_eval_sets
+from ..models.capabilities import is_small
 from ..models.hardware import choose_precision
+from ..models.loading import learning_rate, load_policy
+from ..models.policy import Policy
 from ..runs.resolve import check_task, objective_of, task_of
 from ..tasks import Task
 
@@ -50,3 +57,22 @@ def assemble(
     held_out = resolve_eval_sets(config, task, scorer, say)
     choose_precision(config, say)
     return Parts(task, new, stop, objective, scorer, held_out)
+
+
+def load(config: TrainConfig, parts: Parts, **how: Any) -> tuple[Policy, list[list[int]]]:
+    """The policy, and the first iteration's prompts as token ids; chooses the learning rate.
+
+    `how` are settings in place of the configuration's, for loading alone.
+
+    Raises:
+        ValueError: the model cannot be loaded, or its prompts cannot work.
+    """
+    torch.manual_seed(config.seed)  # adapters start at random, in every process alike
+    policy = load_policy(replace(config, **how))
+    config.optim.lr = learning_rate(config, is_small(policy.model))
+    first = draw(parts.task, config, 1)
+    prompts = encode(policy, config, first, parts.new, ValueError)
+    if is_main():
+        warn_of_lost(policy, config, first, prompts)
+    check_prompts(parts.held_out, policy)
+    return policy, prompts

@@ -1,9 +1,14 @@
 """Connect a trainer to the thermostat's multiplier.
 
     hold = Hold.of(objective)                    None where nothing is held
-    if hold.due(optimizer, update, updates):     before the update's plan (veRL), or at the end
-        hold.look(optimizer, response(...))      of its backward pass (`trainers.held`)
+    if hold.due(optimizer, update, updates):     from a pass before the update's plan (veRL):
+        hold.look(optimizer, response(...))
     hold.decide(optimizer, updates)
+
+    entropy = Gradient(parameters)               or, if due, from the update's own passes (lab, TRL)
+    entropy.add(...)                             of each micro-batch, before its backward pass
+    decide(hold, optimizer, entropy, ...)        after the last one's, before clipping
+
     hold.stepped(norm, ..., moved)               after its backward pass
 
 A trainer supplies a gradient of the mean entropy once an iteration (`response`), and of each update
@@ -19,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ..control.adamw import PIECE, Coming, dot, solve
@@ -51,12 +57,7 @@ class Moved:
 
     @classmethod
     def of(cls, entropy: Tensor, batch: TokenBatch) -> Moved:
-        """From the rollouts of all ranks.
-
-        Args:
-            entropy: [n, T] now, nats.
-            batch: [n, T]; its `old_entropy` is the old policy's.
-        """
+        """From `entropy` [n, T] now and the old policy's in `batch` [n, T], of all ranks."""
         assert batch.old_entropy is not None
         assert batch.group is not None
         change = torch.where(batch.mask, entropy - batch.old_entropy, 0).double().sum(1)
@@ -66,12 +67,7 @@ class Moved:
 
 
 class Hold:
-    """The multiplier of an objective.
-
-    Args:
-        objective: has a thermostat that solves for its multiplier.
-        place: the thermostat's among the methods.
-    """
+    """The multiplier of an objective, whose thermostat has this `place` among the methods."""
 
     def __init__(self, objective: Objective, place: int) -> None:
         self._objective, self._place = objective, place
@@ -79,11 +75,10 @@ class Hold:
     @classmethod
     def of(cls, objective: Objective | None) -> Hold | None:
         """None where the objective has no such thermostat."""
-        methods = () if objective is None else objective.methods
-        for place, method in enumerate(methods):
-            if isinstance(method, HeldEntropy):
-                assert objective is not None
-                return cls(objective, place)
+        if objective is not None:
+            for place, method in enumerate(objective.methods):
+                if isinstance(method, HeldEntropy):
+                    return cls(objective, place)
         return None
 
     @property
@@ -131,18 +126,13 @@ class Hold:
         self.state = replace(self.state, **taken)
 
     def due(self, optimizer: torch.optim.Optimizer, update: int, updates: int) -> bool:
-        """Whether to take the gradient of the mean entropy before an update.
+        """Whether to take the gradient of the mean entropy before an `update`, the first being 0.
 
         It is taken half-way through an iteration, so that it is old by half of one at most. While
         AdamW's momentum settles, it is taken at every update but the very first.
 
-        Args:
-            optimizer: Adam or AdamW, as it stands.
-            update: place in the iteration, from 0.
-            updates: of an iteration.
-
         Raises:
-            ValueError: the optimizer is of another kind.
+            ValueError: the optimizer is neither Adam nor AdamW.
         """
         if any("betas" not in group for group in optimizer.param_groups):
             raise ValueError(_NOT_ADAM.format(_kind(optimizer), "no betas"))
@@ -153,33 +143,17 @@ class Hold:
         return settling or update == updates // 2 or not self.state.gain
 
     def look(self, optimizer: torch.optim.Optimizer, found: Response) -> None:
-        """Take note of the gradient of the mean entropy.
-
-        Args:
-            optimizer: Adam or AdamW, as it stands.
-            found: by `response`.
-        """
         self.state = self.law.responds(self.state, found, momentum(optimizer))
 
     def decide(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
-        """Decide on the multiplier of the coming update.
-
-        Args:
-            optimizer: Adam or AdamW, as it stands.
-            updates: of an iteration.
-        """
+        """Decide on the multiplier of the coming one of an iteration's updates."""
         if steps_made(optimizer):
             self.state = self.law.decide(self.state, momentum(optimizer), updates)
         else:  # of the size of an optimizer's first update nothing is known
             self._wait()
 
     def solve(self, coming: Coming, updates: int) -> float:
-        """The multiplier c of the coming update, exactly: the root of <h, s(c)> = d.
-
-        Args:
-            coming: the update.
-            updates: of an iteration.
-        """
+        """The multiplier c of the coming update, exactly: the root of <h, s(c)> = d."""
         if not steps_made(coming.optimizer):
             self._wait()
             return 0.0
@@ -215,7 +189,7 @@ class Hold:
         Args:
             norm: of its gradient, before clipping; not finite where no step is made.
             clip: the largest that clipping leaves; infinite without.
-            optimizer: Adam or AdamW.
+            optimizer: as it stands.
             updates: of an iteration.
             moved: what the update's forward pass showed, on rollouts that no update of this
                 iteration has trained on; None in an iteration's first update and in later epochs.
@@ -224,6 +198,65 @@ class Hold:
             self.state = self.law.moved(self.state, moved.change, moved.stderr)
         lasting = 1 - float(optimizer.param_groups[0]["betas"][0])
         self.state = self.law.stepped(self.state, norm, clip, lasting, updates)
+
+
+class Gradient:
+    """Gradient of a minibatch's mean entropy, of micro-batches that add up.
+
+    `parameters` are in the optimizer's order; `scale` multiplies a loss before its backward pass
+    (fp16).
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], scale: float = 1.0) -> None:
+        self.parameters, self._scale = parameters, scale
+        self.values: list[Tensor] = []
+
+    def add(self, entropy: Tensor, mask: Tensor, tokens: Tensor | float) -> None:
+        """Add a micro-batch's [n, T], of so many tokens of all; its graph is kept for the loss."""
+        mean = torch.where(mask, entropy, 0).sum() / tokens
+        found = torch.autograd.grad(
+            self._scale * mean, self.parameters, retain_graph=True, allow_unused=True
+        )
+        pairs = zip(self.parameters, found, strict=True)
+        own = [torch.zeros_like(p) if h is None else h for p, h in pairs]
+        if self._scale != 1:
+            torch._foreach_div_(own, self._scale)
+        if self.values:
+            torch._foreach_add_(self.values, own)
+        else:
+            self.values = own
+
+    def over_ranks(self) -> None:
+        """Add up what processes have, each with all parameters."""
+        for h in self.values:
+            dist.all_reduce(h)
+
+
+def decide(
+    hold: Hold, optimizer: torch.optim.Optimizer, entropy: Gradient, updates: int, clip: float
+) -> None:
+    """Decide on the multiplier of the coming update and bring its part of the gradient up to it.
+
+    In the loss is the multiplier of before, or none in the exact form. The optimizer's parameters
+    have the gradient of the loss, not scaled; `clip` is the largest norm that clipping leaves.
+    """
+    parameters = entropy.parameters
+    loss = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    if hold.exact:
+        coming = Coming(optimizer, loss, entropy.values, clip)
+        if not all(map(math.isfinite, coming.products)):  # the update is skipped, or the run ends
+            return
+        more = hold.solve(coming, updates)
+    else:
+        found = response(optimizer, parameters, entropy.values)
+        if not all(map(math.isfinite, (found.drift, found.gain))):
+            return
+        before = hold.state.value
+        hold.look(optimizer, found)
+        hold.decide(optimizer, updates)
+        more = hold.state.value - before
+    for p, g, h in zip(parameters, loss, entropy.values, strict=True):
+        p.grad = g.sub_(h, alpha=more)
 
 
 def sample(
@@ -307,7 +340,6 @@ def momentum(optimizer: torch.optim.Optimizer) -> Momentum:
 
 
 def steps_made(optimizer: torch.optim.Optimizer) -> float:
-    """Updates that an optimizer has made."""
     made = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
     return max(made, default=0.0)
 

@@ -17,7 +17,8 @@ from entrostat.data.seeds import generator
 from entrostat.logs.rollouts import Rollouts
 from entrostat.logs.run import read_run
 from entrostat.tasks import Example
-from entrostat.trainers.trl.dump import RunLog
+from entrostat.trainers.dump import without_padding
+from entrostat.trainers.trl.dump import RunLog, joined
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
 from builders import json_lines, refused  # noqa: E402
@@ -368,3 +369,30 @@ def test_a_recipe_is_analysed(tmp_path: Path) -> None:
     assert logged["change/mean"] == line["change/mean"] != 0
     assert logged["time/update"] < line["time/analysis"]  # which is no part of it
     assert es.load_rollouts(tmp_path / "run").influence is not None
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_the_rollouts_of_two_ranks_are_written_as_those_of_one(heard: bool) -> None:
+    ids = torch.arange(12).view(4, 3)
+    there = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 1]]).bool()
+    own = there.clone()
+    own[3, 1] = not heard  # where an environment spoke
+    tokenizer = SimpleNamespace(batch_decode=lambda rows: [str(row) for row in rows])
+    figures = ("logp", "sampler_logp", "entropy", "advantage")
+
+    def rollouts(rows: slice) -> Rollouts:
+        return without_padding(
+            7, tokenizer, ids[rows], there[rows], own[rows],
+            {name: ids[rows] / (2 + i) for i, name in enumerate(figures)},
+            prompts=[*"abcd"][rows], completions=[*"wxyz"][rows], rewards=torch.arange(4.0)[rows],
+            group=torch.tensor([0, 0, 1, 1])[rows], finished=ids[rows, 0] > 4,
+            trained=ids[rows, 0] < 4,
+        )  # fmt: skip
+
+    one, two = rollouts(slice(4)), joined([rollouts(slice(2)), rollouts(slice(2, 4))])
+    assert (one.sampled is not None) == heard
+    for name, value in vars(one).items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(getattr(two, name), value, rtol=0, atol=0, equal_nan=True)
+        else:
+            assert getattr(two, name) == value, name

@@ -702,6 +702,7 @@ def test_characters_that_the_tokenizer_leaves_out_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from entrostat.runs.progress import RunNotes
+    from entrostat.trainers import assemble
     from entrostat.trainers.trl import run
 
     class Words(TargetSum):
@@ -711,7 +712,7 @@ def test_characters_that_the_tokenizer_leaves_out_are_told(
     words = "tokenizer of tiny leaves out S, m, u: of 'Sum: 9/3:' the policy reads ':9/3:'"
     with pytest.warns(UserWarning, match=words):
         run.build(recipe(tmp_path), Words(), 1, RunNotes(Progress()))
-    monkeypatch.setattr(run, "is_main", lambda: False)  # of several processes one says so
+    monkeypatch.setattr(assemble, "is_main", lambda: False)  # of several processes one says so
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run.build(recipe(tmp_path), Words(), 1, RunNotes(Progress()))

@@ -1,16 +1,23 @@
-"""An analysed iteration of the lab (`entrostat.analysis` has what is measured)."""
+"""What an update does to entropy: of an analysed iteration, and for a method that weighs by it.
+
+`entrostat.analysis` has what is measured.
+"""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from ...analysis.analysis import Analysis, analyse
-from ...analysis.influence import InfluenceInput
+from ...analysis.influence import InfluenceInput, influences
+from ...core.batch import TokenBatch
 from ...data.seeds import generator
+from ...method.rounding import share_of
 from ...models.policy_evaluator import PolicyEvaluator
+from ...models.rollout import Sequences
 from ...runs.schedule import learning_rate_at
 from .experience import Sampled, Selection
 from .state import State
@@ -24,23 +31,66 @@ def evaluator_of(state: State) -> PolicyEvaluator:
     )
 
 
-def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
-    """`analyse` an iteration of the lab.
+def first_learning_rate(state: State, iteration: int) -> float:
+    """Of the coming updates of an iteration."""
+    return learning_rate_at(state.config, (iteration - 1) * state.config.updates, state.updates)
 
-    Args:
-        state: at the start of the iteration; AdamW as the last iteration left it.
-        sampled: the rollout batch.
-        rewards: [B], the task's.
-        selection: what is trained on, at least one rollout.
-    """
-    config, optim = state.config, state.config.optim
-    place = (sampled.iteration - 1) * config.updates
+
+def _subject(
+    state: State, iteration: int, sequences: Sequences, graded: TokenBatch, kept: Tensor,
+    trained: TokenBatch, chance: torch.Generator,
+) -> InfluenceInput:  # fmt: skip
+    lr = first_learning_rate(state, iteration)
+    return InfluenceInput(
+        evaluator_of(state), state.objective, state.optimizer, lr, state.config.optim.clip,
+        sequences, graded, kept, trained, chance,
+    )  # fmt: skip
+
+
+def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
+    """`analyse` an iteration of the lab, at its start; at least one rollout is trained on."""
+    chance = generator(state.config.seed, sampled.iteration, "analysis", state.policy.device)
+    graded = selection.graded.replace(rewards=rewards)
     return analyse(
-        InfluenceInput(
-            evaluator_of(state),
-            state.objective, state.optimizer,
-            learning_rate_at(config, place, state.updates), optim.clip, sampled.sequences,
-            selection.graded.replace(rewards=rewards), selection.kept, selection.batch,
-            generator(config.seed, sampled.iteration, "analysis", state.policy.device),
+        _subject(
+            state, sampled.iteration, sampled.sequences, graded, selection.kept, selection.batch,
+            chance,
         )
     )  # fmt: skip
+
+
+def with_influences(state: State, sampled: Sampled, selection: Selection) -> Selection:
+    """The selection with `influence` [R, T] in its batch, where a method asks for it.
+
+    Drawn is a share of the prompts with a signal and of those without. Influences are those of an
+    update on these prompts alone, without the method's own weights, on the mean entropy of these; 0
+    at other prompts' tokens.
+    """
+    share = state.objective.influence_sample()
+    if share is None:
+        return selection
+    kept, batch, prompt = selection.kept, selection.batch, sampled.sequences.prompt
+    found = torch.zeros_like(batch.old_logp)
+    chance = generator(state.config.seed, sampled.iteration, "influence", state.policy.device)
+    live = prompt[kept].unique()  # prompts with a signal
+    idle = prompt[~torch.isin(prompt, live)].unique()
+    drawn = torch.cat([_some(prompts, share, chance) for prompts in (live, idle)])
+    rows = torch.isin(prompt, drawn).nonzero()[:, 0]
+    mine = torch.isin(kept, rows).nonzero()[:, 0]  # of those trained on
+    if len(mine):
+        part = batch[mine]
+        terms = state.objective.plan(part, chance)
+        subject = _subject(
+            state, sampled.iteration, sampled.sequences[rows], selection.graded[rows],
+            torch.isin(rows, kept[mine]).nonzero()[:, 0], part, chance,
+        )  # fmt: skip
+        values, _ = influences(subject, part, terms)
+        found[mine] = values[subject.kept].to(found.dtype)
+        state.optimizer.zero_grad(set_to_none=True)
+    return replace(selection, batch=batch.replace(influence=found))
+
+
+def _some(prompts: Tensor, share: float, chance: torch.Generator) -> Tensor:
+    """A share of the prompts, at least one where there is any."""
+    order = torch.randperm(len(prompts), generator=chance, device=prompts.device)
+    return prompts[order[: share_of(share, len(prompts))]]

@@ -30,21 +30,14 @@ from .state import State
 
 @dataclass(frozen=True)
 class Sampled:
-    """An iteration's prompts and what the policy said to them.
-
-    Attributes:
-        iteration: which one.
-        examples: the prompts.
-        answers: B rollouts, those of a prompt side by side.
-    """
+    """An iteration's prompts and what the policy said to them."""
 
     iteration: int
-    examples: list[Example]
-    answers: Answers
+    examples: list[Example]  # the prompts
+    answers: Answers  # B rollouts, those of a prompt side by side
 
     @property
     def sequences(self) -> Sequences:
-        """B rollouts as token ids."""
         return self.answers.sequences
 
     def scored(self, score: Scorer) -> Tensor:
@@ -54,28 +47,18 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Selection:
-    """The rollouts that are trained on.
-
-    Attributes:
-        graded: all B, with outcome advantages [B], and those marked whose group has no signal.
-        kept: [R] int64, their rows.
-        batch: [R, T], with the methods' advantages [R, T].
-        sequences: the same rows.
-        figures: of the selection, by name.
-    """
-
+    # all B, with outcome advantages [B], and those marked whose group has no signal
     graded: TokenBatch
-    kept: Tensor
-    batch: TokenBatch
-    sequences: Sequences
-    figures: dict[str, float]
+    kept: Tensor  # [R] int64, their rows
+    batch: TokenBatch  # [R, T], with the methods' advantages [R, T]
+    sequences: Sequences  # the same rows
+    figures: dict[str, float]  # of the selection
 
     def __len__(self) -> int:
         return len(self.kept)
 
 
 def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], None]) -> Sampled:
-    """The policy as it stands, on this iteration's prompts."""
     config = state.config
     return generate_for(
         state, draw(state.task, config, iteration), iteration, "sample", on_progress,
@@ -88,18 +71,10 @@ def generate_for(
     on_progress: Callable[[int], None], temperature: float | None = None,
     rollouts: int | None = None, again: int = 0, **how: Any,
 ) -> Sampled:  # fmt: skip
-    """What the policy as it stands says to prompts.
+    """What the policy as it stands says to prompts, in the `again`-th further draw of an iteration.
 
-    Args:
-        state: the run's.
-        examples: the prompts.
-        iteration: which one.
-        purpose: of the random stream.
-        on_progress: as `sample` takes it.
-        temperature: None for the run's own.
-        rollouts: of each prompt; None for the run's own.
-        again: which further draw of the iteration; 0 for none.
-        **how: other arguments of `answer`.
+    `temperature` and the number of `rollouts` of a prompt are the run's own if None; `how` are
+    other arguments of `answer`.
     """
     config, policy = state.config, state.policy
     if temperature is not None:

@@ -26,7 +26,7 @@ are nats an iteration, float64 sums over float32 statistics.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,8 +40,7 @@ from ...data.seeds import generator
 from ...dynamics import adamw_preconditioner
 from ...models.policy_evaluator import PolicyEvaluator
 from ...models.rollout import Sequences
-from ...runs.schedule import learning_rate_at
-from .analysis import evaluator_of
+from .analysis import evaluator_of, first_learning_rate
 from .experience import Sampled, Selection, generate_for
 from .state import State
 
@@ -50,21 +49,13 @@ Gradient = Mapping[str, Tensor]
 
 @dataclass
 class Forecast:
-    """What was foretold; `finish` says what came.
-
-    Attributes:
-        meter: measures the policy.
-        sequences: fresh rollouts of the policy before the updates.
-        before: its log-probs and entropies there.
-        figures: foretold, nats.
-        seconds: spent so far.
-    """
+    """What was foretold; `finish` says what came."""
 
     meter: PolicyEvaluator
-    sequences: Sequences
-    before: TokenStats
-    figures: dict[str, float]
-    seconds: float
+    sequences: Sequences  # fresh rollouts of the policy before the updates
+    before: TokenStats  # its log-probs and entropies there
+    figures: dict[str, float]  # foretold, nats
+    seconds: float  # spent so far
 
     def finish(self) -> dict[str, float]:
         """After the updates: all figures, by metric."""
@@ -81,13 +72,7 @@ class Forecast:
 
 
 def foretell(state: State, sampled: Sampled, selection: Selection) -> Forecast:
-    """Before an iteration's updates.
-
-    Args:
-        state: at the start of them; AdamW as the last iteration left it.
-        sampled: the rollout batch.
-        selection: what is trained on, at least one rollout.
-    """
+    """Before an iteration's updates; at least one rollout is trained on."""
     began = time.perf_counter()
     config, meter = state.config, evaluator_of(state)
     examples = fresh(state.task, config, sampled.iteration, config.forecast.prompts)
@@ -103,10 +88,7 @@ def foretell(state: State, sampled: Sampled, selection: Selection) -> Forecast:
 def visited(before: Tensor, after: TokenStats, mask: Tensor) -> float:
     """Mean entropy a token, nats, of a policy on rollouts of another, weighted to its own.
 
-    Args:
-        before: [B, T] log-probs of the tokens under the policy that sampled them.
-        after: log-probs and entropies [B, T] under the other.
-        mask: [B, T], 1 on sampled tokens.
+    `before` are log-probs [B, T] under the policy that sampled, `after` is of the other.
     """
     log_ratio = torch.where(mask, (after.logp - before).double(), 0)
     weight = torch.where(mask, (log_ratio.cumsum(-1) - log_ratio).exp(), 0)
@@ -126,69 +108,50 @@ def _foretold(
     )
     order = sequences.prompt.unique(return_inverse=True)[1]
     halves = [rows for side in (0, 1) if len(rows := (order % 2 == side).nonzero()[:, 0])]
-    found = [_half(meter, sequences[rows], of_logp[rows], of_entropy[rows]) for rows in halves]
-    loss = _sum([half.loss for half in found])
+    parts = [_half(meter, sequences[rows], of_logp[rows], of_entropy[rows]) for rows in halves]
+    entropy, visits, losses = zip(*parts, strict=True)
+    loss = _sum(losses)
     norm = torch.stack(list(torch._foreach_norm(list(loss.values())))).norm()
     clip = float((config.optim.clip / (norm + 1e-6)).clamp(max=1))
-    place = (sampled.iteration - 1) * config.updates
-    lr = learning_rate_at(config, place, state.updates)
+    lr = first_learning_rate(state, sampled.iteration)
     parameters = state.policy.trained()
     P = adamw_preconditioner(
         state.optimizer, parameters, {name: clip * g for name, g in loss.items()}, lr
     )
     # -P g of each half, and what is in motion already
-    pulls = [{name: -clip * P[name] * g for name, g in half.loss.items()} for half in found]
+    pulls = [{name: -clip * P[name] * g for name, g in half.items()} for half in losses]
     tokens = [int(sequences.mask[rows].sum()) for rows in halves]
     share = [n / sum(tokens) for n in tokens]
     K = config.updates
-    own = K * sum(
-        share[i] * _dot(half.entropy, pull) for i, half in enumerate(found) for pull in pulls
-    )
-    if len(found) < 2:
+    own = K * sum(share[i] * _dot(half, pull) for i, half in enumerate(entropy) for pull in pulls)
+    if len(halves) < 2:
         return {"in_sample": own}
     current, drift = _motion(state, P, lr, K)
 
-    def crossed(one: Gradient, other: Gradient) -> float:
+    def crossed(gradients: Sequence[Gradient]) -> float:
         # each half's g is half of the batch's: the two products together are of a whole one
-        return _dot(one, pulls[1]) + _dot(other, pulls[0])
+        return _dot(gradients[0], pulls[1]) + _dot(gradients[1], pulls[0])
 
-    figures = {"in_sample": own}
-    first, second = found
-    figures["crossed"] = K * crossed(first.entropy, second.entropy)
-    for name, of in (("step", "entropy"), ("step_visited", "visited")):
-        one, other = getattr(first, of), getattr(second, of)
-        moving = share[0] * _dot(one, drift) + share[1] * _dot(other, drift)
-        if of == "entropy":
-            figures["momentum"] = moving
-        figures[name] = current * crossed(one, other) + moving
-    return figures
+    def moving(gradients: Sequence[Gradient]) -> float:
+        return share[0] * _dot(gradients[0], drift) + share[1] * _dot(gradients[1], drift)
 
-
-@dataclass(frozen=True)
-class _Half:
-    """Gradients of one half of the prompts.
-
-    Attributes:
-        entropy: of the mean entropy of its states.
-        visited: of the mean entropy that the policy meets.
-        loss: of its part of the batch's loss.
-    """
-
-    entropy: Gradient
-    visited: Gradient
-    loss: Gradient
+    pulled, momentum = crossed(entropy), moving(entropy)
+    return {
+        "in_sample": own,
+        "crossed": K * pulled,
+        "momentum": momentum,
+        "step": current * pulled + momentum,
+        "step_visited": current * crossed(visits) + moving(visits),
+    }
 
 
 def _half(
     meter: PolicyEvaluator, sequences: Sequences, of_logp: Tensor, of_entropy: Tensor
-) -> _Half:
-    """Three backward passes over a half's rollouts.
+) -> tuple[Gradient, Gradient, Gradient]:
+    """Gradients of one half of the prompts, b rollouts; dL/dlp and dL/dH [b, T] are of the batch.
 
-    Args:
-        meter: measures the policy.
-        sequences: b rollouts.
-        of_logp: dL/dlp [b, T] of the batch's loss.
-        of_entropy: dL/dH [b, T].
+    Of the mean entropy of its states, of the mean entropy that the policy meets, and of its part of
+    the batch's loss.
     """
     parameters = meter.policy.trained()
     N = sequences.mask.sum()
@@ -207,7 +170,7 @@ def _half(
                 if g is not None:
                     totals[i][name] += g
     at_states, by_visits, of_loss = totals
-    return _Half(at_states, _sum([at_states, by_visits]), of_loss)
+    return at_states, _sum([at_states, by_visits]), of_loss
 
 
 def _worth(entropy: Tensor, mask: Tensor) -> Tensor:
@@ -246,6 +209,6 @@ def _dot(one: Gradient, other: Gradient) -> float:
     return float(sum((one[name].double() * other[name].double()).sum() for name in one))
 
 
-def _sum(gradients: list[Gradient]) -> Gradient:
+def _sum(gradients: Sequence[Gradient]) -> Gradient:
     first, *others = gradients
     return {name: sum((g[name] for g in others), x) for name, x in first.items()}

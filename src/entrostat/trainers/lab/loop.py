@@ -5,11 +5,9 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
 
     state.py       what a run is made of, built and checked
     experience.py  sample, measure, observe, select
-    dynamic.py     other prompts in the place of those without a signal
-    resampling.py  rollouts at a second temperature
-    add_influence.py  exact influences, for a method that weighs by them
+    resampling.py  other prompts in the place of those without a signal; a second temperature
     updates.py     epochs, minibatches, micro-batches
-    analysis.py    what the updates do to entropy
+    analysis.py    what the updates do to entropy; exact influences for a method that asks
     forecast.py    what they will do to it on fresh prompts
     record.py      what is written; ../trackers has who is told of it, too
 
@@ -34,13 +32,12 @@ from ...runs.run_directory import RunDirectory
 from ...runs.run_writer import Timer
 from ...runs.trackers import Trackers
 from ...tasks import Task
-from .add_influence import with_influences
 from .analysis import begin as begin_analysis
-from .dynamic import with_signal
+from .analysis import with_influences
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
 from .forecast import foretell
 from .record import Record
-from .resampling import with_resampled
+from .resampling import with_resampled, with_signal
 from .state import FIELDS as FIELDS
 from .state import build
 from .updates import update_policy

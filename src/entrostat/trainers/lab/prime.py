@@ -34,36 +34,22 @@ TEMPERATURE = 1.0  # of phi's and the reference's log-probs
 
 @dataclass
 class Phi:
-    """The model that gives token rewards, with all that its training needs.
+    """The model that gives token rewards, with all that its training needs."""
 
-    Attributes:
-        settings: beta, learning rate, and whether it learns before it scores.
-        policy: phi itself, a copy of the policy that training began with.
-        reference: that policy, frozen.
-        optimizer: AdamW over phi's trained parameters.
-        scaler: of phi's loss under fp16.
-        micro_batch: sequences in memory at once; any value gives the same gradient.
-        updates: steps made; before the first, phi is the reference.
-    """
-
-    settings: Prime
-    policy: Policy
-    reference: Policy
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    micro_batch: int
-    updates: int = 0
+    settings: Prime  # beta, learning rate, and whether it learns before it scores
+    policy: Policy  # phi itself, a copy of the policy that training began with
+    reference: Policy  # that policy, frozen
+    optimizer: torch.optim.Optimizer  # AdamW over phi's trained parameters
+    scaler: torch.amp.GradScaler  # of phi's loss under fp16
+    micro_batch: int  # sequences in memory at once; any value gives the same gradient
+    updates: int = 0  # steps made; before the first, phi is the reference
 
     def token_rewards(
         self, sequences: Sequences, outcomes: Tensor, group: Tensor, where: str
     ) -> tuple[Tensor, dict[str, float]]:
         """Token rewards [B, T] float32, 0 at mask 0, and one pass of training on these rollouts.
 
-        Args:
-            sequences: B rollouts.
-            outcomes: [B] float, in [0, 1].
-            group: [B] int, the prompt of each.
-            where: names the iteration in an error message.
+        `outcomes` [B] are in [0, 1], `group` [B] is the prompt of each.
 
         Returns:
             The rewards of phi as it was before the pass, or after it (`phi_update`), and
@@ -137,15 +123,12 @@ class Phi:
         return torch.cat(scores), norm
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments, as a checkpoint holds them beside the policy's."""
         return checkpoints.tensors_of(self.policy.trained(), self.optimizer, _PREFIX)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of phi beside `tensors`: plain data."""
         return {"updates": self.updates, "scaler": self.scaler.state_dict()}
 
     def restore(self, saved: checkpoints.Checkpoint) -> None:
-        """Go on from a checkpoint, exactly."""
         checkpoints.restore(saved, self.policy.trained(), self.optimizer, _PREFIX)
         self.updates = saved.state["phi"]["updates"]
         self.scaler.load_state_dict(saved.state["phi"]["scaler"])
@@ -159,21 +142,12 @@ def second_model(
     small: bool,
     say: Say,
 ) -> Phi | None:
-    """Phi at the start of a run; None where no method of the objective reads token rewards.
-
-    Args:
-        policy: as training begins with it.
-        reference: frozen; there where `process_rewards` are needed.
-        objective: its `prime` has the settings, defaults where only another method reads them.
-        config: the run's.
-        small: whether the model has less than ten million parameters.
-        say: told what phi is.
-    """
+    """Phi at the start of a run; None where no method of the objective reads token rewards."""
     if "process_rewards" not in objective.needs:
         return None
     assert reference is not None
-    found = [method for method in objective.methods if isinstance(method, Prime)]
-    settings = found[0] if found else Prime()
+    # the defaults where only another method reads them
+    settings = next((m for m in objective.methods if isinstance(m, Prime)), Prime())
     # what is not trained is shared: under LoRA, all but the adapters
     frozen = {id(p): p for p in policy.model.parameters() if not p.requires_grad}
     phi = replace(policy, model=copy.deepcopy(policy.model, frozen))
@@ -191,7 +165,6 @@ def second_model(
 
 
 def learning_rate(settings: Prime, config: TrainConfig, small: bool) -> float:
-    """Phi's: the one asked for, or the default for the model's size."""
     if settings.phi_lr is not None:
         return settings.phi_lr
     if config.lora.rank:

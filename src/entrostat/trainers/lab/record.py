@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ...analysis import analysis as dynamics
 from ...core.batch import TokenBatch
 from ...evaluation.in_training import evaluate
-from ...logs.rollouts import save_rollouts
+from ...logs.rollouts import Rollouts, save_rollouts
 from ...runs import checkpoint as checkpoints
 from ...runs.progress import Progress
 from ...runs.run_directory import RunDirectory
 from ...runs.run_writer import RunWriter
 from ...runs.trackers import evaluated
-from .dump import rollouts_of
+from ..dump import without_padding
 from .experience import Sampled, Selection
 from .state import State
 
 
 class Record:
-    """Writes into a run directory.
-
-    Args:
-        run: where.
-        state: of what.
-        progress: told of what takes a while.
-        start: the iteration that the run goes on after.
-        alert: given an alarm's sentence.
-    """
+    """Writes into a run directory that goes on after iteration `start`; `alert` tells an alarm."""
 
     def __init__(
         self, run: RunDirectory, state: State, progress: Progress, start: int,
@@ -93,3 +88,34 @@ class Record:
         checkpoints.write(self.run.checkpoints, saved, state.config.save.checkpoints)
         self.schedule.written(iteration)
         self._writer.best.settle()
+
+
+def rollouts_of(
+    sampled: Sampled, batch: TokenBatch, selection: Selection, tokenizer: Any,
+    change: Tensor | None = None, influence: Tensor | None = None,
+) -> Rollouts:  # fmt: skip
+    """The rollouts of `batch` [B, T], with the advantages that those trained on have.
+
+    `change` and `influence` [B, T] are an analysis's, where there is one. Rollouts at a second
+    temperature, which come last, are left out: they are not what the policy says.
+    """
+    sequences, graded = sampled.sequences, selection.graded
+    assert selection.batch.advantages is not None
+    assert graded.idle is not None
+    advantage = torch.zeros_like(batch.old_logp)
+    advantage[selection.kept] = selection.batch.advantages.to(advantage.dtype)
+    B = len(batch) if batch.tempered is None else int((~batch.tempered).sum())
+    figures = {
+        "logp": batch.old_logp, "sampler_logp": sequences.sampler_logp,
+        "entropy": batch.old_entropy, "advantage": advantage,
+        "change": change, "influence": influence,
+    }  # fmt: skip
+    assert batch.rewards is not None
+    assert batch.group is not None
+    return without_padding(
+        sampled.iteration, tokenizer, sequences.completions[:B], sequences.completed[:B],
+        batch.mask[:B], {k: None if x is None else x[:B] for k, x in figures.items()},
+        prompts=[sampled.examples[g].prompt for g in batch.group[:B].tolist()],
+        completions=sampled.answers.texts[:B], rewards=batch.rewards[:B],
+        group=batch.group[:B].int(), finished=sequences.finished[:B], trained=~graded.idle[:B],
+    )  # fmt: skip

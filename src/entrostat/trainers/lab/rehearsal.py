@@ -4,7 +4,8 @@ They are the lab's own, made by the lines that a run's first iteration goes thro
 read from a dump, scored, measured, graded. An update is tried with the run's learning rate, without
 its warm-up, and taken back.
 
-Shapes: B rollouts, T completion tokens at most, V vocabulary; n tokens that are computed exactly.
+Shapes: B rollouts, P prompt and T completion tokens at most, V vocabulary; n tokens that are
+computed exactly.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from ...config.settings import Enough
 from ...core.batch import TokenBatch
 from ...core.objective import Objective
 from ...core.stats import TokenStats
+from ...data.generation import Answers
+from ...data.prompts import encode
 from ...data.seeds import generator
 from ...diagnosis.doctor import PROMPTS, Finding, examine_subject
 from ...diagnosis.doctor.subject import Exact, Moved
 from ...logs.rollouts import Rollouts
 from ...models.head import find_head
-from ...models.policy import Policy
+from ...models.policy import Policy, vocabulary
 from ...models.rollout import Sequences
-from ...tasks import Task
-from .add_influence import with_influences
+from ...tasks import Example, Task
+from .analysis import with_influences
 from .experience import (
+    Sampled,
     Selection,
     measure,
     observe,
@@ -41,7 +45,6 @@ from .experience import (
     select,
     statistics,
 )
-from .recorded import sampled_of
 from .resampling import with_resampled
 from .state import State, build, build_optimizer
 from .updates import update, update_policy
@@ -52,44 +55,30 @@ _ROLLOUTS = 24  # that a gradient is compared on
 
 @dataclass
 class Rehearsal:
-    """A run that has not begun, and its first rollouts.
+    """A run that has not begun, and its first rollouts."""
 
-    Attributes:
-        state: the run in memory; controllers have seen the first entropy.
-        sequences: B rollouts.
-        texts: B completions.
-        batch: [B, T] as methods get it before advantages: the old policy's figures, rewards.
-        figures: of the rollout batch.
-        selection: what is trained on.
-        origin: where the rollouts are from, in words.
-    """
-
-    state: State
-    sequences: Sequences
-    texts: list[str]
-    batch: TokenBatch
-    figures: dict[str, float]
-    selection: Selection
-    origin: str
+    state: State  # the run in memory; controllers have seen the first entropy
+    sequences: Sequences  # B rollouts
+    texts: list[str]  # B completions
+    batch: TokenBatch  # [B, T] before advantages: the old policy's figures, rewards
+    figures: dict[str, float]  # of the rollout batch
+    selection: Selection  # what is trained on
+    origin: str  # where the rollouts are from, in words
 
     @property
     def config(self) -> TrainConfig:
-        """The run's, resolved."""
         return self.state.config
 
     @property
     def objective(self) -> Objective:
-        """As it stands before the first update."""
         return self.state.objective
 
     @property
     def task(self) -> Task:
-        """Prompts and verifier."""
         return self.state.task
 
     @property
     def policy(self) -> Policy:
-        """What is trained."""
         return self.state.policy
 
     @property
@@ -99,12 +88,10 @@ class Rehearsal:
 
     @property
     def trained(self) -> int:
-        """Rollouts that are trained on."""
         return len(self.selection)
 
     @property
     def tokens(self) -> int:
-        """Tokens at mask 1."""
         return int(self.batch.mask.sum())
 
     @cached_property
@@ -125,8 +112,7 @@ class Rehearsal:
     @torch.no_grad()
     def exact(self) -> Exact | None:
         """Tokens of the first rollouts in float64; None where the model has no linear head."""
-        policy, temperature = self.state.policy, self.config.sampling.temperature
-        head = find_head(policy.model)
+        policy, head = self.policy, find_head(self.policy.model)
         if head is None:
             return None
         layer = policy.model.get_output_embeddings()
@@ -150,7 +136,7 @@ class Rehearsal:
         if policy.head is None:
             packs = policy.packs_all(few)
             given = (policy.packed(few) if packs else policy.padded(few))[:n]
-        found = policy.token_stats(few, temperature)
+        found = policy.token_stats(few, self.config.sampling.temperature)
         own = TokenStats(found.logp[few.mask][:n], found.entropy[few.mask][:n])
         return Exact(rows, z, given, few.completions[few.mask][:n], own)
 
@@ -196,11 +182,8 @@ def rehearse(
 ) -> Iterator[Rehearsal]:
     """Load the policy, sample, score, measure and grade; the scorer's processes end with it.
 
-    Args:
-        config: of the run.
-        prompts: of the one iteration that is sampled.
-        recorded: rollouts in the place of sampled ones.
-        task: an object in place of the configuration's.
+    `prompts` are of the one iteration that is sampled; `recorded` are rollouts in the place of
+    sampled ones, `task` is an object in place of the configuration's.
 
     Raises:
         ValueError: a run could not begin so.
@@ -234,9 +217,8 @@ def _small(config: TrainConfig, prompts: int) -> TrainConfig:
     config = copy.deepcopy(config)
     config.host = "lab"
     config.sampling = replace(
-        config.sampling, engine="transformers", prompts=prompts, measure=True,
-        enough=Enough(),
-    )  # fmt: skip
+        config.sampling, engine="transformers", prompts=prompts, measure=True, enough=Enough()
+    )
     config.optim = replace(config.optim, warmup=0)
     config.eval = Evaluation(prompts=0)
     config.analyze.every, config.save = 0, replace(config.save, best="")
@@ -266,6 +248,47 @@ def examine(
         RunStopped: it could not go on.
     """
     return examine_subject(config, lambda: rehearse(config, prompts, rollouts, task))
+
+
+def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
+    """The rollouts as the lab's own and their rewards [B]; prompts are encoded by the policy.
+
+    Raises:
+        ValueError: a token that the model does not know.
+    """
+    policy, device = state.policy, state.policy.device
+    known = vocabulary(policy.model)
+    if int(rollouts.tokens.min()) < 0 or int(rollouts.tokens.max()) >= known:
+        raise ValueError(
+            f"--rollouts: token {int(rollouts.tokens.max())} is none of the model's {known}; they "
+            "are another model's"
+        )
+    places = {group: i for i, group in enumerate(sorted(set(rollouts.group.tolist())))}
+    number = [places[group] for group in rollouts.group.tolist()]
+    texts = dict(zip(number, rollouts.prompts, strict=True))
+    examples = [Example(texts[i]) for i in range(len(texts))]
+    own = [rollouts.rows(i) for i in range(len(rollouts))]
+    T = max(rows.stop - rows.start for rows in own)
+    prompts = encode(policy, state.config, examples, T, ValueError)
+    P, B = max(map(len, prompts)), len(rollouts)
+    tokens = torch.full((B, P + T), policy.pad)
+    attention = torch.zeros((B, P + T), dtype=torch.int64)
+    mask = torch.zeros((B, T), dtype=torch.bool)
+    logp = torch.zeros((B, T))
+    for i, rows in enumerate(own):
+        prompt, n = prompts[number[i]], rows.stop - rows.start
+        tokens[i, P - len(prompt) : P] = torch.tensor(prompt)
+        tokens[i, P : P + n] = rollouts.tokens[rows]
+        attention[i, P - len(prompt) : P + n] = 1
+        mask[i, :n] = True if rollouts.sampled is None else rollouts.sampled[rows]
+        logp[i, :n] = rollouts.sampler_logp[rows].float()
+    sequences = Sequences(
+        tokens.to(device), attention.to(device), P, mask.to(device),
+        logp.to(device).masked_fill(~mask.to(device), 0), rollouts.finished.to(device),
+        torch.tensor(number, device=device),
+    )  # fmt: skip
+    answers = Answers(sequences, list(rollouts.completions))
+    return Sampled(1, examples, answers), rollouts.rewards.float()
 
 
 @contextmanager

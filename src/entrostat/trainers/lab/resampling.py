@@ -1,6 +1,11 @@
-"""Rollouts at a second temperature, where a method asks for them (AEPO), beside an iteration's own.
+"""Rollouts that are drawn after an iteration's own.
 
-Shapes: B rollouts of the iteration, C further ones, T completion tokens at most of either.
+Dynamic sampling (DAPO, arXiv 2503.14476, Eq. 11): prompts whose group has no signal are drawn anew,
+until the batch is full. Nothing is carried from one iteration to the next, and every draw has a
+random stream of its own, so that a resumed run repeats what it would have done. And rollouts at a
+second temperature, where a method asks for them (AEPO), beside an iteration's own.
+
+Shapes: B rollouts of the iteration, K of a prompt; T completion tokens at most.
 """
 
 from __future__ import annotations
@@ -14,11 +19,78 @@ from torch.nn.functional import pad
 
 from ...core.batch import TokenBatch
 from ...core.stats import TokenStats
+from ...data.prompts import redrawn
 from ...data.scoring import Scorer
 from ...method.rounding import share_of
 from ...models.rollout import Sequences
 from .experience import Sampled, generate_for, measured, statistics
 from .state import State
+
+
+def with_signal(
+    state: State,
+    sampled: Sampled,
+    rewards: Tensor,
+    score: Scorer,
+    on_progress: Callable[[int], None],
+) -> tuple[Sampled, Tensor, dict[str, float]]:
+    """The iteration's rollouts, other prompts in the place of those without a signal.
+
+    Returns rollouts and rewards [B], and what it cost: `rollout/redraws` rounds, `rollout/redrawn`
+    prompts and `rollout/redrawn_tokens`; `reward/drawn_mean` is the mean reward of the first draw,
+    which no choice has touched.
+    """
+    rounds = state.config.sampling.redraws
+    if not rounds:
+        return sampled, rewards, {}
+    figures = {
+        "reward/drawn_mean": float(rewards.double().mean()),
+        "reward/failed": float(score.failed),
+        "rollout/redraws": 0.0, "rollout/redrawn": 0.0, "rollout/redrawn_tokens": 0.0,
+    }  # fmt: skip
+    for again in range(1, rounds + 1):
+        without = (~_teaches(sampled, rewards)).nonzero()[:, 0].tolist()
+        if not without:
+            break
+        examples = redrawn(state.task, state.config, sampled.iteration, again, len(without))
+        more = generate_for(state, examples, sampled.iteration, "redraw", on_progress, again=again)
+        extra = more.scored(score)
+        figures["reward/failed"] += score.failed
+        figures["rollout/redraws"] += 1
+        figures["rollout/redrawn"] += len(examples)
+        figures["rollout/redrawn_tokens"] += float(more.sequences.mask.sum())
+        good = _teaches(more, extra).nonzero()[:, 0].tolist()
+        swaps = dict(zip(without, good, strict=False))
+        sampled, rewards = _replaced(state, sampled, rewards, more, extra, swaps)
+    return sampled, rewards, figures
+
+
+def _teaches(sampled: Sampled, rewards: Tensor) -> Tensor:
+    """[prompts] bool: whether the rewards of a prompt's rollouts differ."""
+    groups = rewards.view(len(sampled.examples), -1)
+    return (groups != groups[:, :1]).any(-1)
+
+
+def _replaced(
+    state: State, own: Sampled, rewards: Tensor, more: Sampled, extra: Tensor, swaps: dict[int, int]
+) -> tuple[Sampled, Tensor]:
+    """The rollouts with prompts of `more` in the place of some, `swaps` place -> its number."""
+    prompts, K = len(own.examples), len(rewards) // len(own.examples)
+    both = together(own, more, state.policy.pad)
+    # where the rollouts of each place stand among both
+    source = [prompts + swaps[i] if i in swaps else i for i in range(prompts)]
+    rows = [K * number + k for number in source for k in range(K)]
+    places = torch.tensor(rows)
+    picked = both.sequences[places.to(both.sequences.prompt.device)]
+    number = torch.arange(prompts, device=picked.prompt.device).repeat_interleave(K)
+    judged = both.answers.judged
+    answers = replace(
+        own.answers, sequences=replace(picked, prompt=number).trimmed(),
+        texts=[both.answers.texts[row] for row in rows],
+        judged=[judged[row] for row in rows] if judged else None,
+    )  # fmt: skip
+    examples = [both.examples[number] for number in source]
+    return Sampled(own.iteration, examples, answers), torch.cat([rewards, extra])[places]
 
 
 def with_resampled(
@@ -33,16 +105,8 @@ def with_resampled(
     """The iteration's rollouts, and after them those that a method asks for now.
 
     The old policy's figures of all are at the run's own temperature. Where the objective may ask,
-    the batch says who is `tempered`, also where it asks for none.
-
-    Args:
-        state: the policy as it stands.
-        sampled: B rollouts.
-        rewards: [B].
-        batch: [B, T], measured; controllers have seen its entropy.
-        score: for the further rollouts.
-        on_progress: as `sample` takes it.
-        metrics: of the iteration; `reward/failed` counts the further rollouts too.
+    the batch says who is `tempered`, also where it asks for none. Controllers have seen the entropy
+    of `batch` [B, T]; `metrics` are of the iteration: `reward/failed` counts these rollouts, too.
     """
     if "tempered" not in state.objective.needs:
         return sampled, rewards, batch
@@ -56,28 +120,28 @@ def with_resampled(
     )
     extra = more.scored(score)
     metrics["reward/failed"] += score.failed
-    sequences = joined(sampled.sequences, more.sequences, state.policy.pad, len(sampled.examples))
     assert batch.old_entropy is not None
-    T, old = sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
-    both = TokenStats(
+    both, rewards = together(sampled, more, state.policy.pad), torch.cat([rewards, extra])
+    T, old = both.sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
+    of_both = TokenStats(
         torch.cat([_wide(batch.old_logp, T), _wide(old.logp, T)]),
         torch.cat([_wide(batch.old_entropy, T), _wide(old.entropy, T)]),
     )
-    rewards = torch.cat([rewards, extra])
+    tempered = torch.cat([none, none.new_ones(len(extra))])
+    return both, rewards, measured(both.sequences, rewards, of_both).replace(tempered=tempered)
+
+
+def together(own: Sampled, more: Sampled, pad_id: int) -> Sampled:
+    """Rollouts of both; prompts of `more` are numbered after the first ones."""
+    judged = [*(own.answers.judged or []), *(more.answers.judged or [])]
     answers = replace(
-        sampled.answers, sequences=sequences, texts=[*sampled.answers.texts, *more.answers.texts]
-    )
-    return (
-        Sampled(sampled.iteration, [*sampled.examples, *examples], answers),
-        rewards,
-        measured(sequences, rewards, both).replace(
-            tempered=torch.cat([none, none.new_ones(len(extra))])
-        ),
-    )
+        own.answers, texts=[*own.answers.texts, *more.answers.texts], judged=judged or None,
+        sequences=_joined(own.sequences, more.sequences, pad_id, len(own.examples)),
+    )  # fmt: skip
+    return Sampled(own.iteration, [*own.examples, *more.examples], answers)
 
 
-def joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Sequences:
-    """B + C sequences; those of `more` are of prompts that are numbered after the first ones."""
+def _joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Sequences:
     P = max(own.prompt_width, more.prompt_width)
     T = max(own.mask.shape[1], more.mask.shape[1])
 

@@ -13,76 +13,43 @@ from ..._text import Say
 from ...agents import is_multi_turn
 from ...config import TrainConfig
 from ...core import rollouts
-from ...core.objective import Objective
 from ...data.generation import observation_tokenizer
-from ...data.prompts import (
-    context_of,
-    draw,
-    encode,
-    usual,
-    warn_of_lost,
-)
-from ...data.scoring import Scorer
-from ...evaluation.eval_sets import ResolvedEvalSets, check_prompts
-from ...models.capabilities import SMALL
+from ...data.prompts import context_of, usual
+from ...models.capabilities import is_small
 from ...models.hardware import MemoryEstimate, choose_threads, estimate_memory
-from ...models.loading import learning_rate, load_policy
 from ...models.policy import Policy
 from ...runs import checkpoint as checkpoints
 from ...runs.run_directory import default_output
 from ...tasks import Task
-from ..assemble import assemble
+from ..assemble import Parts, assemble, load
 from .prime import Phi, second_model
 
 FIELDS = (*rollouts.FIELDS, "process_rewards", "tempered", "influence")
 
 
 @dataclass
-class State:
+class State(Parts):
     """All that an iteration reads, and what its updates change.
 
     Random numbers are no part of it: every stream is seeded from (seed, iteration, purpose).
-
-    Attributes:
-        config: the run's, with all that it leaves open chosen.
-        task: prompts and verifier.
-        new: tokens that a completion may take, or a turn of it.
-        needs: memory and disk.
-        reference: the policy as training began with it, frozen; None where no method reads it.
-        objective: methods and their controllers; the first of what changes.
-        policy: what is trained.
-        phi: PRIME's second model; None without.
-        optimizer: AdamW over the policy's trained parameters.
-        scaler: of the loss under fp16.
-        scorer: of the task; it may hold worker processes.
-        held_out: what the policy is evaluated on; other tasks' scorers may hold such, too.
-        updates: optimizer steps made.
     """
 
-    config: TrainConfig
-    task: Task
-    new: int
-    needs: MemoryEstimate
-    reference: Policy | None
-    objective: Objective
-    policy: Policy
-    phi: Phi | None
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    scorer: Scorer
-    held_out: ResolvedEvalSets
-    updates: int = 0
+    config: TrainConfig  # the run's, with all that it leaves open chosen
+    needs: MemoryEstimate  # and disk
+    reference: Policy | None  # the policy as training began with it; None where no method reads it
+    policy: Policy  # what is trained
+    phi: Phi | None  # PRIME's second model
+    optimizer: torch.optim.Optimizer  # AdamW over the policy's trained parameters
+    scaler: torch.amp.GradScaler  # of the loss under fp16
+    updates: int = 0  # optimizer steps made
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds in tensors: weights and moments."""
         own = checkpoints.tensors_of(self.policy.trained(), self.optimizer)
-        return own | ({} if self.phi is None else self.phi.tensors())
+        return own if self.phi is None else own | self.phi.tensors()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds beside them: plain data (JSON)."""
-        return {"objective": self.objective.state_dict(), "scaler": self.scaler.state_dict()} | (
-            {} if self.phi is None else {"phi": self.phi.state_dict()}
-        )
+        own = {"objective": self.objective.state_dict(), "scaler": self.scaler.state_dict()}
+        return own if self.phi is None else own | {"phi": self.phi.state_dict()}
 
     def restore(self, saved: checkpoints.Checkpoint) -> None:
         """Go on from a checkpoint, exactly.
@@ -100,12 +67,7 @@ class State:
 
 
 def build(config: TrainConfig, task: Task | None, say: Say) -> State:
-    """The state that a run begins with; writes what it chooses into `config`.
-
-    Args:
-        config: validated.
-        task: an object in place of the configuration's.
-        say: told what is chosen and needed.
+    """The state that a run begins with; writes what it chooses into `config`, which is validated.
 
     Raises:
         ValueError: a bad setting, found before anything is written.
@@ -123,26 +85,18 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
             f"sampling.measure is false, but the sampler's log-probs are rounded to "
             f"{config.precision}, which biases every ratio; leave it true, or use --precision fp32"
         )
-    torch.manual_seed(config.seed)  # adapters start at random
-    policy = load_policy(config)
+    policy, prompts = load(config, parts)
+    small = is_small(policy.model)
     frozen = objective.needs & {"ref_logp", "process_rewards"}
     reference = policy.reference() if frozen else None
-    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
-    config.optim.lr = learning_rate(config, small)
     if is_multi_turn(task):  # what stands between turns shows whether there can be any
         observation_tokenizer(policy, config)("", policy.eos[0])
-    # prompts that cannot work show here
-    first = draw(task, config, 1)
-    prompts = encode(policy, config, first, parts.new, ValueError)
-    warn_of_lost(policy, config, first, prompts)
-    check_prompts(parts.held_out, policy)
     if policy.origin is not None:
         say(f"model: {policy.origin['name']}; its weights were quantised to "
             f"{policy.origin['quantisation']}: a little worse than the original")  # fmt: skip
     choose_threads(config, policy, small, say)
     phi = second_model(policy, reference, objective, config, small, say)
-    P = max(map(len, prompts))
-    room = usual(task, config, task.splits[0])
+    P, room = max(map(len, prompts)), usual(task, config, task.splits[0])
     if (context := context_of(policy, config)) is not None:
         room = min(room, context - P)
     needs = estimate_memory(
@@ -150,9 +104,10 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
         objective.influence_sample() is not None,
     )  # fmt: skip
     needs.check(Path(config.output or default_output(config)), say)
+    optimizer, scaler = build_optimizer(policy, config)
     return State(
-        config, task, parts.new, needs, reference, objective, policy, phi,
-        *build_optimizer(policy, config), parts.scorer, parts.held_out,
+        **vars(parts), config=config, needs=needs, reference=reference, policy=policy, phi=phi,
+        optimizer=optimizer, scaler=scaler,
     )  # fmt: skip
 
 

@@ -24,8 +24,7 @@ from ...errors import RunStopped
 from ...models.rollout import Sequences
 from ...models.rounding import exact_figures, rounds, with_rounded_ratio
 from ...runs.schedule import learning_rate_at
-from ..held import Gradient, decide
-from ..hold import Hold, Moved
+from ..hold import Gradient, Hold, Moved, decide
 from .experience import Selection
 from .state import State
 

@@ -34,6 +34,7 @@ from ...models.policy import Policy
 from ...models.policy_evaluator import PolicyEvaluator
 from ...models.rollout import Sequences
 from .iteration import IMAGES, ROLLOUT, loss_mask
+from .step import WHOLE
 
 
 @dataclass
@@ -56,7 +57,7 @@ class TrainedByTRL(Policy):
 
 
 class Analyst(TrainerCallback):
-    """Analyses the first and every so many generation batches; as `check`."""
+    """Analyses the first and every so many generation batches."""
 
     def __init__(self, trainer: Any, every: int) -> None:
         check(trainer, every)
@@ -79,20 +80,20 @@ class Analyst(TrainerCallback):
         trainer = self.trainer
         self._iteration = trainer.state.global_step // trainer.updates + 1
         self._analysis = self._update = self._figures = None
-        self.seconds = 0.0
-        due = self._analyze.due(self._iteration)
-        self._batch = (output, graded, ready) if due else None
+        self.seconds, self._batch = 0.0, None
+        if self._analyze.due(self._iteration):
+            self._batch = output, graded, ready
 
     def before_step(self, pieces: list[dict[str, Any]]) -> None:
         """An optimizer step on the micro-batches `pieces` is about to be made."""
         if self._batch is not None:
-            batch, self._batch = self._batch, None
-            kept, trained = self._objective.drop_zero_advantage(batch[2])
+            (output, graded, ready), self._batch = self._batch, None
+            kept, trained = self.trainer.objective.drop_zero_advantage(ready)
             if len(kept):
-                self._place = kept.new_full((len(batch[2]),), -1)
+                self._place = kept.new_full((len(ready),), -1)
                 self._place[kept] = torch.arange(len(kept), device=kept.device)
                 with torch.enable_grad():
-                    self._analysis = analyse(self._subject(*batch[:2], kept, trained))
+                    self._analysis = analyse(self._subject(output, graded, kept, trained))
         if self._analysis is None:
             return
         rows = self._place[torch.cat([piece[ROLLOUT] for piece in pieces])]
@@ -112,7 +113,6 @@ class Analyst(TrainerCallback):
     # ------------------------------------------------------------------ called by transformers
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Raise a ValueError where the optimizer is neither Adam nor AdamW."""
         if not isinstance(self._optimizer, torch.optim.Adam | torch.optim.AdamW):
             raise ValueError(
                 f"EntropyGRPOTrainer: analyze_every={self._analyze.every}: influences are of a "
@@ -141,10 +141,6 @@ class Analyst(TrainerCallback):
     # ------------------------------------------------------------------ TRL's as the lab's
 
     @property
-    def _objective(self) -> Any:
-        return self.trainer.objective
-
-    @property
     def _optimizer(self) -> Any:
         wrapped: Any = self.trainer.optimizer
         return getattr(wrapped, "optimizer", wrapped)  # accelerate's
@@ -154,10 +150,10 @@ class Analyst(TrainerCallback):
         """The policy, once its model is where it is trained."""
         trainer = self.trainer
         model: Any = trainer.model
-        context = getattr(model.config, "max_position_embeddings", None)
         policy = TrainedByTRL(
             model, trainer._tokenizer, trainer.accelerator.device, trainer.eos_token_ids,
-            trainer._tokenizer.pad_token_id, partial(plain, model), context,
+            trainer._tokenizer.pad_token_id, partial(plain, model),
+            getattr(model.config, "max_position_embeddings", None),
         )  # fmt: skip
         policy.packs, policy.window = can_pack(policy), window(policy)
         policy.head = known_head(policy)
@@ -172,17 +168,13 @@ class Analyst(TrainerCallback):
         if correction is not None:
             trained = trained.replace(correction=correction.expand(graded.mask.shape)[kept])
         return InfluenceInput(
-            self._meter, self._objective, self._optimizer, None,
+            self._meter, trainer.objective, self._optimizer, None,
             trainer.args.max_grad_norm or math.inf, sequences_of(output), graded, kept, trained,
             generator(trainer.args.seed, self._iteration, "analysis", kept.device),
         )  # fmt: skip
 
 
-_WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU")  # a process has the whole model
-
-
 def check(trainer: Any, every: int) -> None:
-    """Raise a ValueError, with the reason and what to do, where this cannot be analysed."""
     kind, processes = trainer.accelerator.distributed_type, trainer.accelerator.num_processes
     args = trainer.args
     rounded = {n: p.dtype for n, p in trainer.model.named_parameters() if p.dtype != torch.float32}
@@ -195,7 +187,7 @@ def check(trainer: Any, every: int) -> None:
          "needs whole optimizer steps on a generation batch; make steps_per_generation a multiple "
          f"of gradient_accumulation_steps = {args.gradient_accumulation_steps}"),
         (trainer._run_log is None, "has nowhere to write; set dump_rollouts to a directory"),
-        (processes > 1 or kind not in _WHOLE,
+        (processes > 1 or kind.value not in WHOLE,
          f"needs batch, weights and optimizer in one process, and this run has {processes} "
          f"({kind.value}); start one, or set analyze_every (--analyze.every) to 0"),
         (bool(rounded), f"needs weights in float32, and {name} is {dtype}; load the model with "

@@ -127,7 +127,6 @@ def launched(how: str) -> bool:
 
 
 def sharded() -> bool:
-    """Whether accelerate was launched to spread the model over processes."""
     return launched("FSDP") or launched("DEEPSPEED")
 
 
@@ -143,26 +142,24 @@ def refuse(config: TrainConfig) -> None:
             "host 'trl': accelerate was launched with FSDP 1, where evaluations, which call the "
             "model and not its wrapper, fail; launch with --fsdp_version 2, or without FSDP"
         )
-    for key, wrong, reason in _CANNOT:
-        if wrong(config):
+    vllm, fp16 = config.sampling.engine == "vllm", config.precision == "fp16"
+    for key, wrong, reason in (
+        ("sampling.rollouts", config.sampling.rollouts < 2,
+         "TRL's groups have at least 2 rollouts; raise it, or use --host lab"),
+        ("analyze.every",
+         config.analyze.every > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1,
+         "an analysis reads batch, weights and optimizer in one process; start one, or set it to "
+         "0"),
+        ("save.best", bool(config.save.best) and sharded(),
+         "no process has the whole model where it is sharded; leave it out"),
+        ("precision", fp16 and device_of(config.device).type == "cpu",
+         "accelerate has fp16 on a GPU only; use fp32 or bf16"),
+        ("sampling.engine", vllm and importlib.util.find_spec("vllm") is None,
+         "vLLM is not installed; pip install 'trl[vllm]', or use --sampling.engine transformers"),
+    ):  # fmt: skip
+        if wrong:
             raise ValueError(f"host 'trl': {key} is {config._get(key)!r}: {reason}")
     _check_own(config.trl)
-
-
-_CANNOT: tuple[tuple[str, Value, str], ...] = (
-    ("sampling.rollouts", lambda c: c.sampling.rollouts < 2,
-     "TRL's groups have at least 2 rollouts; raise it, or use --host lab"),
-    ("analyze.every",
-     lambda c: c.analyze.every > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1,
-     "an analysis reads batch, weights and optimizer in one process; start one, or set it to 0"),
-    ("save.best", lambda c: bool(c.save.best) and sharded(),
-     "no process has the whole model where it is sharded; leave it out"),
-    ("precision", lambda c: c.precision == "fp16" and device_of(c.device).type == "cpu",
-     "accelerate has fp16 on a GPU only; use fp32 or bf16"),
-    ("sampling.engine",
-     lambda c: c.sampling.engine == "vllm" and importlib.util.find_spec("vllm") is None,
-     "vLLM is not installed; pip install 'trl[vllm]', or use --sampling.engine transformers"),
-)  # fmt: skip
 
 
 def _check_own(own: dict[str, Any]) -> None:

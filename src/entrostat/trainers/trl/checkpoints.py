@@ -45,7 +45,6 @@ def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mar
 
 
 def keep(directory: Path, count: int) -> None:
-    """Remove all checkpoints but the newest `count`."""
     for path in _directories(directory)[:-count]:
         shutil.rmtree(path)
 
@@ -98,7 +97,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _directories(directory: Path) -> list[Path]:
-    """Those of checkpoints, the oldest first."""
+    """Of checkpoints, the oldest first."""
     found = [p for p in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", p.name)]
     return sorted(found, key=_updates)
 

@@ -20,13 +20,14 @@ from typing import Any
 import tomli_w
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...core.batch import TokenBatch
 from ...logs.files import replacing
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts, save_rollouts
-from ...runs.dump import flatten, token_pieces
 from ...runs.run_directory import forget_rollouts
+from ..dump import without_padding
 from .iteration import Scored
 
 
@@ -115,67 +116,52 @@ def _settings(trainer: Any, objective: dict[str, Any] | None, iterations: int) -
     }  # fmt: skip
 
 
-def own_rows(
-    prompts: list[str], output: dict[str, Any], scored: Sequence[Scored], mask: Tensor
-) -> list[Any]:
-    """This rank's rollouts as plain data, to be gathered: texts, ids, the sampler's log-probs.
-
-    `scored` has texts also of truncated rollouts that TRL masks; `mask` [B, T] says which tokens
-    the policy sampled.
-    """
-    rows = []
-    sampler = output.get("sampling_per_token_logps")
-    for i, (prompt, one) in enumerate(zip(prompts, scored, strict=True)):
-        there = output["completion_mask"][i].bool()  # what tools or an environment said, too
-        rows.append(
-            {
-                "prompt": prompt,
-                "completion": one.text,
-                "finished": one.finished,
-                "tokens": output["completion_ids"][i][there].tolist(),
-                "own": mask[i][there].tolist(),
-                "sampler": None if sampler is None else sampler[i][there].tolist(),
-            }
-        )
-    return rows
-
-
 def rollouts_of(
-    iteration: int, whole: TokenBatch, rewards: Tensor, rows: list[Any], tokenizer: Any
-) -> Rollouts:
-    """The rollouts of all ranks in a generation batch, which are counted from 1.
+    iteration: int, tokenizer: Any, output: dict[str, Any], ready: TokenBatch, rewards: Tensor,
+    prompts: list[str], scored: Sequence[Scored],
+) -> Rollouts:  # fmt: skip
+    """This rank's rollouts in a generation batch, which are counted from 1.
 
-    `whole` has the advantages [B, T] after the methods' edits; `rewards` [B] are as they were
-    given, NaN where none was; `rows` are of `own_rows`, in the same order.
+    `output` is TRL's; `ready` has the advantages [B, T] after the methods' edits; `rewards` [B] are
+    as they were given, NaN where none was; `scored` has the texts also of truncated rollouts that
+    TRL masks.
     """
-    assert whole.group is not None
-    assert whole.old_entropy is not None
-    assert whole.advantages is not None
-    assert whole.idle is not None
-    tokens = torch.tensor([t for row in rows for t in row["tokens"]], dtype=torch.int32)
-    sampler = [x for row in rows for x in (row["sampler"] or [math.nan] * len(row["tokens"]))]
-    own = torch.tensor([x for row in rows for x in row["own"]], dtype=torch.bool)
-    lengths = torch.tensor([len(row["tokens"]) for row in rows])
-    return Rollouts(
-        iteration=iteration,
-        prompts=[row["prompt"] for row in rows],
-        completions=[row["completion"] for row in rows],
-        rewards=rewards.float().cpu(),
-        group=whole.group.int().cpu(),
-        finished=torch.tensor([row["finished"] for row in rows]),
-        trained=~whole.idle.cpu(),
-        start=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
-        tokens=tokens,
-        logp=among(whole.old_logp, whole.mask, own),
-        sampler_logp=torch.tensor(sampler, dtype=torch.float32).masked_fill(~own, math.nan),
-        entropy=among(whole.old_entropy, whole.mask, own),
-        advantage=among(whole.advantages, whole.mask, own),
-        pieces=token_pieces(tokenizer, tokens),
-        sampled=None if bool(own.all()) else own,
+    assert ready.group is not None
+    assert ready.idle is not None
+    sampler = output.get("sampling_per_token_logps")
+    figures = {
+        "logp": ready.old_logp, "entropy": ready.old_entropy, "advantage": ready.advantages,
+        "sampler_logp": torch.full_like(ready.old_logp, math.nan) if sampler is None else sampler,
+    }  # fmt: skip
+    return without_padding(
+        iteration, tokenizer, output["completion_ids"], output["completion_mask"].bool(),
+        ready.mask, figures, prompts=prompts, completions=[one.text for one in scored],
+        rewards=rewards.float(), group=ready.group.int(),
+        finished=torch.tensor([one.finished for one in scored]), trained=~ready.idle,
+    )  # fmt: skip
+
+
+def joined(parts: Sequence[Rollouts]) -> Rollouts:
+    """The rollouts of all ranks, in their order."""
+    own = [torch.ones_like(p.tokens).bool() if p.sampled is None else p.sampled for p in parts]
+    sampled = torch.cat(own)
+    columns: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts])
+        for name, value in vars(parts[0]).items()
+        if isinstance(value, Tensor) and name != "sampled"
+    }
+    columns["start"] = pad(torch.cat([part.start.diff() for part in parts]).cumsum(0), (1, 0))
+    return dataclasses.replace(
+        parts[0],
+        **columns,
+        prompts=[text for part in parts for text in part.prompts],
+        completions=[text for part in parts for text in part.completions],
+        pieces={token: text for part in parts for token, text in part.pieces.items()},
+        sampled=None if bool(sampled.all()) else sampled,
     )
 
 
 def among(values: Tensor, mask: Tensor, own: Tensor | None) -> Tensor:
     """[n] float32: the entries of [B, T] at `mask`, row after row; NaN where `own` [n] is False."""
-    flat = flatten(values, mask).float()
+    flat = values[mask].float().cpu()
     return flat if own is None else flat.new_full(own.shape, math.nan).masked_scatter(own, flat)

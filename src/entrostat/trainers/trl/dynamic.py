@@ -22,7 +22,6 @@ Generate = Callable[[Any], dict[str, Any]]
 
 
 def check(trainer: Any, redraws: int) -> None:
-    """Raise a ValueError, with the reason and what to do, where prompts cannot be drawn again."""
     args, who = trainer.args, f"EntropyGRPOTrainer: redraws={redraws}"
     if redraws < 0:
         raise ValueError(f"{who} must be at least 0")
@@ -75,16 +74,15 @@ def redrawn(
         good = _teaches(_total(trainer, extra), K).view(world, -1)
         costs += torch.tensor([1, count * world, 0], dtype=torch.float64)
         costs[2] += sum_over_ranks({"n": loss_mask(more).sum().double()})["n"]
+        scores, rows = scores.clone(), list(rows)
         for process in range(world):
             pairs = zip(idle[process].nonzero()[:, 0].tolist(),
                         good[process].nonzero()[:, 0].tolist(), strict=False)  # fmt: skip
             swaps = [(K * place + k, K * group + k) for place, group in pairs for k in range(K)]
-            scores = scores.clone()
             for here, there in swaps:
                 scores[process * B + here] = extra[process * count * K + there]
             if process == rank and swaps:
                 output = _replaced(trainer, output, more, swaps)
-                rows = list(rows)
                 for here, there in swaps:
                     rows[here] = others[there]
     trainer._scored = scores, rows

@@ -21,11 +21,12 @@ from ...data.seeds import shuffled
 from ...dynamics import online
 
 OLD_LOGP, OLD_ENTROPY = "entrostat_old_logp", "entrostat_old_entropy"
-ADVANTAGE, IDLE, REWARD, GROUP, ROLLOUT = (
-    "entrostat_advantage", "entrostat_idle", "entrostat_reward", "entrostat_group",
-    "entrostat_rollout",
-)  # fmt: skip
-EDITED = "entrostat_edited"  # only where a method edits advantages
+GROUP, ROLLOUT = "entrostat_group", "entrostat_rollout"
+# fields of a graded and prepared batch; the last is there only where a method edits advantages
+_ADDED = {
+    "advantages": "entrostat_advantage", "idle": "entrostat_idle", "rewards": "entrostat_reward",
+    "group": GROUP, "rollout": ROLLOUT, "edited": "entrostat_edited",
+}  # fmt: skip
 IMAGES = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes",
     "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
@@ -66,11 +67,8 @@ def cut_anew(pieces: list[dict[str, Any]], whole_groups: bool) -> list[dict[str,
 
 def addition(ready: TokenBatch) -> dict[str, Tensor]:
     """What a graded and prepared batch adds to TRL's: `token_batch` reads it again."""
-    fields = {
-        ADVANTAGE: ready.advantages, IDLE: ready.idle, REWARD: ready.rewards, GROUP: ready.group,
-        ROLLOUT: ready.rollout, EDITED: ready.edited,
-    }  # fmt: skip
-    return {name: value for name, value in fields.items() if value is not None}
+    found = {key: getattr(ready, name) for name, key in _ADDED.items()}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
@@ -83,12 +81,13 @@ def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
     mask = torch.cat([loss_mask(piece) for piece in pieces])
     logp, entropy = joined(OLD_LOGP), joined(OLD_ENTROPY)
     assert logp is not None
+    added: dict[str, Any] = {name: joined(key) for name, key in _ADDED.items()}
     correction = joined("importance_sampling_ratio")  # [B, T] or [B, 1], where vLLM sampled
     return TokenBatch(
-        logp, logp, mask, joined(ADVANTAGE), rewards=joined(REWARD), group=joined(GROUP),
-        entropy=entropy, old_entropy=entropy, ref_logp=joined("ref_per_token_logps"),
+        logp, logp, mask, entropy=entropy, old_entropy=entropy,
+        ref_logp=joined("ref_per_token_logps"),
         correction=None if correction is None else correction.expand(mask.shape),
-        edited=joined(EDITED), idle=joined(IDLE), rollout=joined(ROLLOUT),
+        **added,
     )  # fmt: skip
 
 
@@ -126,9 +125,8 @@ def shares(
 def watched(batch: TokenBatch, outcome: Tensor, exact: bool) -> dict[str, float]:
     """Entropy dynamics of a generation batch that no objective trains on.
 
-    `batch` has this rank's rollouts with `idle` and `advantages` [B, T], `outcome` the trainer's
-    own [B]. Figures of an update are `exact` where it is the only one on the batch, whose policy is
-    the one that sampled, and left out elsewhere.
+    `outcome` [B] are the trainer's advantages. Figures of an update are `exact` where it is the
+    only one on the batch, whose policy is the one that sampled, and left out elsewhere.
     """
     assert batch.rewards is not None
     assert batch.advantages is not None

@@ -37,7 +37,6 @@ from .turns import rollouts
 
 
 def _everywhere(failed: int, answers: int) -> tuple[int, int]:
-    """The sums of both over the processes."""
     counts = gather_object([(failed, answers)])
     return sum(f for f, _ in counts), sum(n for _, n in counts)
 

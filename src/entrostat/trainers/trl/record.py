@@ -43,8 +43,6 @@ class Record(RunLog):
         self.schedule = lab_checkpoints.Schedule(recipe.config.save, 3 * trained, start)
         self.held: dict[str, float] = {}
 
-    # ------------------------------------------------------------------ called by the trainer
-
     def begin(self, trainer: Any, done: int, iterations: int) -> None:
         """Nothing: logs go as far as the run goes on after, the recipe's settings are written."""
 
@@ -54,8 +52,6 @@ class Record(RunLog):
     def line(self, iteration: int, figures: dict[str, float]) -> None:
         """Keep an iteration's figures until its last step has been made."""
         self.held = figures
-
-    # ------------------------------------------------------------------ called after an iteration
 
     def iteration(self, iteration: int, figures: dict[str, float]) -> None:
         """An iteration's updates are made: its line.

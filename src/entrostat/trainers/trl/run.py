@@ -19,7 +19,6 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,8 @@ from accelerate.utils import broadcast_object_list
 from ..._launch import is_main
 from ...config import TrainConfig
 from ...core.rollouts import FIELDS
-from ...data.prompts import draw, encode, warn_of_lost
-from ...evaluation.eval_sets import check_prompts
 from ...models.capabilities import is_small
 from ...models.hardware import choose_threads
-from ...models.loading import learning_rate, load_policy
 from ...models.rounding import use_float32_outputs
 from ...runs.progress import Progress, RunNotes, without_bars
 from ...runs.resolve import task_of
@@ -47,7 +43,7 @@ from ...runs.resume import keep_settings, restore_newest
 from ...runs.run_directory import RunDirectory, default_output
 from ...runs.trackers.services import open_folder
 from ...tasks import Task
-from ..assemble import assemble
+from ..assemble import assemble, load
 from . import arguments, checkpoints, trackers, turns
 from .recipe import RecipeTrainer
 from .record import Record
@@ -127,25 +123,16 @@ def build(config: TrainConfig, task: Task | None, world: int, say: RunNotes) -> 
     task = task_of(config) if task is None else task
     turns.refuse(config, task, world)
     parts = assemble(config, "trl", FIELDS, task, say)
-    torch.manual_seed(config.seed)  # adapters start at random, the same everywhere
-    policy = load_policy(_for_loading(config))
-    small = is_small(policy.model)
-    config.optim.lr = learning_rate(config, small)
-    # prompts that cannot work show here
-    first = draw(task, config, 1)
-    prompts = encode(policy, config, first, parts.new, ValueError)
-    if is_main():
-        warn_of_lost(policy, config, first, prompts)
-    check_prompts(parts.held_out, policy)
-    choose_threads(config, policy, small, say)
+    policy, _ = load(config, parts, **_for_loading(config))
+    choose_threads(config, policy, is_small(policy.model), say)
     return Recipe(**vars(parts), config=config, policy=policy)
 
 
-def _for_loading(config: TrainConfig) -> TrainConfig:
-    """The configuration with what TRL does itself left out: checkpointing, and sharding."""
+def _for_loading(config: TrainConfig) -> dict[str, Any]:
+    """Settings with which what TRL does itself is left out: checkpointing, and sharding."""
     # with FSDP accelerate brings each process its shard
     device = "cpu" if arguments.launched("FSDP") else config.device
-    return replace(config, gradient_checkpointing=False, device=device)
+    return {"gradient_checkpointing": False, "device": device}
 
 
 def _finish(trainer: RecipeTrainer, run: RunDirectory, config: TrainConfig, main: bool) -> None:

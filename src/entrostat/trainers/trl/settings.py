@@ -127,7 +127,7 @@ def settle(args: Any, objective: Objective, said: str | None = None, alone: bool
     """
     changed, chosen = changes(args, objective)
     args, given = copy.copy(args), args
-    if args.beta == 0.0:
+    if changed or args.beta == 0.0:
         args.beta, args.use_bias_correction_kl = _beta(objective)
     if not changed:
         return args
@@ -145,7 +145,6 @@ def settle(args: Any, objective: Objective, said: str | None = None, alone: bool
     own = objective.names[0] if objective.names[0] in _UNCLIPPED else None
     mean = mean_of(given, objective)
     mean = LOSS_TYPES[objective.aggregation] if mean in _UNCLIPPED else mean
-    args.beta, args.use_bias_correction_kl = _beta(objective)
     args.sync_ref_model = args.sync_ref_model and args.beta > 0  # TRL refuses it without one
     vars(args).update({
         "loss_type": own or mean,
@@ -174,10 +173,14 @@ def mean_of(args: Any, objective: Objective) -> str:
 def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
     """What the objective trains otherwise than the arguments, and whether any was set in these."""
     own, defaults = _meant(args), {f.name: f.default for f in dataclasses.fields(args)}
-    found, chosen = [], False
+    same, found, chosen = {}, [], False
+    if own is not None:
+        said = _said(objective)
+        same = {aspect: value == said[aspect] for aspect, value in _said(own).items()}
+        same["terms"] = all(method in objective.methods for method in own.methods[1:])
     for aspect, names in _ASPECTS.items():
         mine = [n for n in names if getattr(args, n) != defaults[n]]
-        if not mine if own is None else _same(aspect, own, objective):
+        if not mine if own is None else same[aspect]:
             continue
         words = ", ".join(f"{n}={getattr(args, n)!r}" for n in mine or names[:1])
         if aspect == "terms":
@@ -192,15 +195,12 @@ def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
     return found, chosen
 
 
-def _same(aspect: str, own: Objective, other: Objective) -> bool:
-    """Whether both mean the same by one of `_ASPECTS`; of terms, whether none is missing."""
-    if aspect == "terms":
-        return all(method in other.methods for method in own.methods[1:])
-    if aspect == "clip":
-        return (own.names[0], own.methods[0]) == (other.names[0], other.methods[0])
-    if aspect == "aggregation":
-        return _mean(own) == _mean(other)
-    return own.advantage == other.advantage
+def _said(objective: Objective) -> dict[str, Any]:
+    """What an objective says by `_ASPECTS`, but for its terms."""
+    return {
+        "advantage": objective.advantage, "aggregation": _mean(objective),
+        "clip": (objective.names[0], objective.methods[0]),
+    }  # fmt: skip
 
 
 def _meant(args: Any) -> Objective | None:

@@ -22,21 +22,16 @@ from ...core.loss import LossOutput
 from ...core.objective import Objective, Plan
 from ...core.process_ranks import shared_generator, sum_over_ranks
 from ...dynamics import online
-from ..held import Gradient, decide
-from ..hold import Hold, Moved
+from ..hold import Gradient, Hold, Moved, decide
 from .iteration import micro_batches, shares, token_batch
 from .settings import mean_of
 
 # each process has all parameters
-_WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
+WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
 
 
 class Steps:
-    """The optimizer steps of a GRPOTrainer whose loss an objective decides.
-
-    Raises:
-        ValueError: the thermostat's multiplier cannot be solved for here.
-    """
+    """The optimizer steps of a GRPOTrainer whose loss an objective decides."""
 
     def __init__(self, trainer: Any, objective: Objective) -> None:
         self._trainer, self._objective = trainer, objective
@@ -60,14 +55,13 @@ class Steps:
 
     @torch.no_grad()
     def plan(self, model: nn.Module) -> Plan:
-        """The plan of the micro-batch that is next."""
         if self._place == 0 or not self._plans:
             self._plans = self._planned(model)
         return self._plans.pop(0)
 
     @property
     def _place(self) -> int:
-        """Of the micro-batch that is next, in its optimizer step."""
+        """Of the next micro-batch, in its optimizer step."""
         return self._trainer._step % self._trainer.current_gradient_accumulation_steps
 
     def _planned(self, model: nn.Module) -> list[Plan]:
@@ -160,13 +154,12 @@ class Steps:
 
     @property
     def _clip(self) -> float:
-        """The largest norm that clipping leaves."""
         return self._trainer.args.max_grad_norm or math.inf
 
 
 def check_whole(kind: Any) -> None:
     """Raise a ValueError where parameters are sharded."""
-    if str(getattr(kind, "value", kind)) not in _WHOLE:
+    if str(getattr(kind, "value", kind)) not in WHOLE:
         raise ValueError(
             f"thermostat: the multiplier is solved for with whole parameters, and {kind} shards "
             "them; use DDP, or the method {'name': 'thermostat', 'target': ..., 'knob': "
@@ -175,6 +168,5 @@ def check_whole(kind: Any) -> None:
 
 
 def _multiply(parameters: Sequence[Tensor], factor: float) -> None:
-    """Multiply their gradients."""
     if factor != 1:
         torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)

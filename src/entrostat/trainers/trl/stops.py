@@ -53,16 +53,12 @@ class Ending:
         def decode(rows: list[list[int]]) -> list[str]:
             return tokenizer.batch_decode([[t for t in row if t not in skip] for row in rows])
 
-        self._eos, self._stops = set(eos), Stops(tuple(strings), decode) if strings else None
-
-    @property
-    def has_strings(self) -> bool:
-        return self._stops is not None
+        self.strings, self._eos = tuple(strings), set(eos)
+        self._stops = Stops(self.strings, decode)
 
     @contextmanager
     def watched(self, model: Any) -> Iterator[Ends]:
         """While open, the model's `generate` stops at the strings."""
-        assert self._stops is not None
         own, ends = vars(model).get("generate"), Ends(self._stops)
         model.generate = partial(model.generate, stopping_criteria=StoppingCriteriaList([ends]))
         try:
@@ -75,7 +71,7 @@ class Ending:
     def finished(self, completions: list[list[int]]) -> list[bool]:
         """Whether each ended by itself; the others were cut off at their length."""
         ended = [bool(ids) and ids[-1] in self._eos for ids in completions]
-        if self._stops is None:
+        if not self.strings:
             return ended
         stopped = self._stops.ended(completions)
         return [a or b for a, b in zip(ended, stopped, strict=True)]

@@ -34,7 +34,7 @@ from ...core.batch import TokenBatch
 from ...core.distributed import Communicator
 from ...core.mismatch import mismatch
 from ...core.objective import Objective
-from ...core.process_ranks import gather_batch, ranks
+from ...core.process_ranks import ranks
 from ...core.rollouts import MetricAccumulator, describe, outcome_figures
 from ...dynamics import online
 from ...method import MethodSpec
@@ -42,7 +42,7 @@ from ...models.rounding import logp_rounding, watch_outputs
 from . import settings
 from .analysis import Analyst
 from .control import Begin, EntropyControl
-from .dump import RunLog, own_rows, rollouts_of
+from .dump import RunLog, joined, rollouts_of
 from .dynamic import check as check_redraws
 from .dynamic import dataset_rows, redrawn
 from .iteration import IMAGES, OLD_ENTROPY, OLD_LOGP, Scored, addition, loss_mask, watched
@@ -145,7 +145,6 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @property
     def ranks(self) -> Communicator:
-        """The processes that train together."""
         return ranks(device=self.accelerator.device)
 
     @property
@@ -158,7 +157,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
         inner = super()._generate_single_turn
-        if self.use_vllm or not self._ending.has_strings:  # vLLM looks for stops itself
+        if self.use_vllm or not self._ending.strings:  # vLLM looks for stops itself
             return inner(prompt_ids, *args, **kwargs)
         with self._ending.watched(self.accelerator.unwrap_model(self.model_wrapped)) as ends:
             completions, logprobs = inner(prompt_ids, *args, **kwargs)
@@ -272,12 +271,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
         iteration = self.state.global_step // self.updates + 1
         if self._run_log is not None and self._run_log.due(iteration) and self._dumped < iteration:
             self._dumped = iteration
-            own = own_rows(self._prompts(output, rows), output, rows, mask)
-            every, whole = gather_object(own), gather_batch(ready)
+            own = rollouts_of(
+                iteration, self._tokenizer, output, ready, rewards[mine],
+                self._prompts(output, rows), rows,
+            )  # fmt: skip
+            every = gather_object([own])
             if self.accelerator.is_main_process:
-                self._run_log.rollouts(
-                    rollouts_of(iteration, whole, rewards, every, self._tokenizer)
-                )
+                self._run_log.rollouts(joined(every))
 
     def _prompts(self, output: dict[str, Any], rows: list[Scored]) -> list[str]:
         prompts = zip(output["prompt_ids"], output["prompt_mask"].bool(), strict=True)
@@ -384,6 +384,3 @@ class EntropyGRPOTrainer(GRPOTrainer):
         elif self._run_log is not None and self.accelerator.is_main_process:
             self._run_log.line(done // self.updates, self._tally.figures())
         self._tally = MetricAccumulator()
-
-
-__all__ = ["EntropyControl", "EntropyGRPOTrainer"]

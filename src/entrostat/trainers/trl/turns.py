@@ -7,7 +7,6 @@ turn is generated from token ids, the context as it was said and heard, never fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,25 +21,22 @@ from ...tasks import Task
 from .arguments import sharded
 
 _TOGETHER = "processes generate together then, but their rollouts take different numbers of turns"
-# what rollouts of several turns cannot be played with: setting, whether it is so, why
-_CANNOT: tuple[tuple[str, Callable[[TrainConfig, int], Any], str], ...] = (
-    ("trl.mask_truncated_completions", lambda c, world: c.trl.get("mask_truncated_completions"),
-     "TRL takes a rollout whose last turn has no eos for a truncated one; leave it out"),
-    ("trl.vllm_mode 'server'",
-     lambda c, world: world > 1 and c.trl.get("vllm_mode") == "server",
-     f"{_TOGETHER}; leave it out, or start one process"),
-    ("trl.vllm_tensor_parallel_size",
-     lambda c, world: c.trl.get("vllm_tensor_parallel_size", 1) > 1,
-     f"{_TOGETHER}; leave it out"),
-    ("a model that is sharded over processes", lambda c, world: world > 1 and sharded(),
-     f"{_TOGETHER}; launch without FSDP and DeepSpeed, or use --host lab"),
-)  # fmt: skip
 
 
 def refuse(config: TrainConfig, task: Task, world: int) -> None:
     """Raise a ValueError where `world` processes cannot play the task, if it has turns."""
-    for what, wrong, why in _CANNOT if is_multi_turn(task) else ():
-        if wrong(config, world):
+    own, several = config.trl, world > 1
+    for wrong, what, why in (
+        (own.get("mask_truncated_completions"), "trl.mask_truncated_completions",
+         "TRL takes a rollout whose last turn has no eos for a truncated one; leave it out"),
+        (several and own.get("vllm_mode") == "server", "trl.vllm_mode 'server'",
+         f"{_TOGETHER}; leave it out, or start one process"),
+        (own.get("vllm_tensor_parallel_size", 1) > 1, "trl.vllm_tensor_parallel_size",
+         f"{_TOGETHER}; leave it out"),
+        (several and sharded(), "a model that is sharded over processes",
+         f"{_TOGETHER}; launch without FSDP and DeepSpeed, or use --host lab"),
+    ):  # fmt: skip
+        if wrong and is_multi_turn(task):
             raise ValueError(
                 f"host 'trl': task {task.name!r} is played in turns, which {what} does not allow: "
                 f"{why}"
@@ -63,7 +59,6 @@ def rollouts(places: list[str], trainer: Any) -> dict[str, Any]:
     sequences = answers.sequences
 
     def ragged(values: Tensor) -> list[list[Any]]:
-        """[B, T] without its padding."""
         rows = zip(values, sequences.completed, strict=True)
         return [row[there].tolist() for row, there in rows]
 

@@ -44,7 +44,6 @@ class TokenLoop(AgentLoopBase):
     async def run(
         self, sampling_params: dict[str, Any], priority: int = 0, **row: Any
     ) -> AgentLoopOutput:
-        """Sample one rollout of a row of `data.py`'s."""
         given = row["extra_info"]
         settings = read(self.path, str(given["set"]))
         prompt = [int(token) for token in given["prompt_ids"]]
@@ -104,7 +103,6 @@ class _Source:
             self.request = f"det-{self.priority}"
 
     async def turn(self, context: list[int]) -> Said:
-        """What the policy says after a context."""
         settings, decode = self.settings, self.loop.tokenizer.batch_decode
         own = settings.sampling(self.loop.rollout.name)
         with simple_timer("generate_sequences", self.metrics):

@@ -71,7 +71,6 @@ def parts(checkpoints: Path, step: int) -> Callable[[Path], None]:
 
 
 def keep(checkpoints: Path, count: int) -> None:
-    """Remove all but the newest `count` checkpoints."""
     if not count:
         shutil.rmtree(checkpoints, ignore_errors=True)
     names = [path.name.removeprefix("global_step_") for path in checkpoints.glob("global_step_*")]

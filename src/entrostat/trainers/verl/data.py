@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,10 +238,6 @@ def _parquet(path: Path, rows: Iterable[dict[str, Any]], *numbers: str) -> None:
         **dict.fromkeys(numbers, number),
     })  # fmt: skip
     with replacing(path) as part, ParquetWriter(part, schema) as writer:
-        waiting: list[dict[str, Any]] = []
-        for row in rows:
-            waiting.append(row)
-            if len(waiting) == _ROWS:
-                writer.write_table(pa.Table.from_pylist(waiting, schema))
-                waiting = []
-        writer.write_table(pa.Table.from_pylist(waiting, schema))
+        left = iter(rows)
+        while some := list(islice(left, _ROWS)):
+            writer.write_table(pa.Table.from_pylist(some, schema))

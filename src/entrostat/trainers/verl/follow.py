@@ -54,7 +54,6 @@ class Intake:
 
     @property
     def dumps(self) -> Path:
-        """The directory of veRL's validation dumps."""
         return self.run.path / "verl" / "validation"
 
     def catch_up(self, sources: Iterable[Path]) -> None:

@@ -61,6 +61,5 @@ def empty_model(model: str) -> Any:
 
 
 def cannot_load(model: str, error: Exception) -> str:
-    """The error message for a model that transformers cannot load."""
     reason = str(error).strip().split("\n")[0][:300]
     return f"model {model!r}: cannot load it: {reason}"

@@ -26,7 +26,6 @@ PATIENCE = 40  # seconds for a cluster, or one of its nodes, to answer
 
 
 def main() -> None:
-    """Answer, as the last line of standard output."""
     asked = json.load(sys.stdin)
     with redirect_stdout(sys.stderr):  # veRL and Ray print
         error = look(asked)
@@ -197,7 +196,6 @@ def on_a_node() -> str | None:
 
 
 def too_few(needed: int, have: int, where: str) -> str:
-    """What to say where Ray would wait for processors for ever."""
     return (
         f"veRL needs {needed} logical processors (3 a rank, 1 for TransferQueue and 1 a storage "
         f"unit of it), and {where} has {have}: it would wait for ever. Lower "

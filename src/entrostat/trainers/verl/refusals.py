@@ -38,16 +38,26 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def owned(objective: Objective) -> dict[str, Any]:
-    """Keys that say what the objective says, with its values."""
-    low, high = bounds(probe(objective))
+def _unused(objective: Objective) -> dict[str, tuple[Any, str]]:
+    """Keys that the objective leaves unread: the value that says nothing, and what to do."""
+    names, (low, high) = "+".join(objective.names), bounds(probe(objective))
+    mean = objective.aggregation
+    clip = f": {names} has its own clip; say it in the method, {{name:ppo,low:0.2,high:0.28}}"
     return {
-        f"{_HERE}.loss_agg_mode": objective.aggregation.replace("_", "-"),
-        f"{_HERE}.entropy_coeff": 0,
-        f"{_HERE}.clip_ratio": low,
-        f"{_HERE}.clip_ratio_low": low,
-        f"{_HERE}.clip_ratio_high": high,
-    }
+        f"{_HERE}.entropy_coeff": (0, "; add the method entropy_bonus"),
+        f"{_HERE}.loss_agg_mode": (
+            mean.replace("_", "-"), f": {names} takes {mean}; set policy_loss.aggregation",
+        ),
+        f"{_HERE}.clip_ratio": (low, clip),
+        f"{_HERE}.clip_ratio_low": (low, clip),
+        f"{_HERE}.clip_ratio_high": (high, clip),
+        "algorithm.use_kl_in_reward": (False, "; add the method kl_reward, or kl_ref for the loss"),
+        "algorithm.adv_estimator": (
+            "grpo", f": {names} takes {objective.advantage}; set policy_loss.advantage, and "
+            "adv_estimator=grpo",
+        ),
+        "distillation.enabled": (False, "; set it to False"),
+    }  # fmt: skip
 
 
 def corrects(get: Callable[[str], Any]) -> bool:
@@ -68,12 +78,11 @@ def refusals(
     held = hold is not None and (hold.exact or strategy != "fsdp2")
     estimator = get("algorithm.adv_estimator")
     critic = get("critic.enable") or (get("critic.enable") is None and estimator == "gae")
-    said = {
-        key: get(key)
-        for key, value in owned(objective).items()
-        if get(key) != value and (key in given or get(key) != DEFAULTS[key])
-    }
-    clip = next((key for key in said if "clip_ratio" in key), None)
+    unused = [
+        (key in given or get(key) != DEFAULTS[key], f"{key}={get(key)} would not be used{instead}")
+        for key, (value, instead) in _unused(objective).items()
+        if get(key) not in (value, None)
+    ]
     return [
         (strategy not in ("fsdp", "fsdp2"),
          f"{_HERE}.strategy={strategy}: entrostat plans over a rank's whole minibatch, which "
@@ -92,29 +101,15 @@ def refusals(
         ("ref_logp" not in needs and bool(get(f"{_HERE}.use_kl_loss")),
          f"{_HERE}.use_kl_loss=True: {names} has no reference KL, so it would be computed for "
          "nothing; add the method kl_ref, or set it to False"),
-        (f"{_HERE}.entropy_coeff" in said,
-         f"{_HERE}.entropy_coeff={get(f'{_HERE}.entropy_coeff')} would not be used; add the method "
-         "entropy_bonus"),
-        (f"{_HERE}.loss_agg_mode" in said,
-         f"{_HERE}.loss_agg_mode={get(f'{_HERE}.loss_agg_mode')} would not be used: {names} takes "
-         f"{objective.aggregation}; set policy_loss.aggregation"),
-        (clip is not None, f"{clip}={said.get(clip or '')} would not be used: {names} has its own "
-         "clip; say it in the method, {name:ppo,low:0.2,high:0.28}"),
-        (bool(get("algorithm.use_kl_in_reward")), "algorithm.use_kl_in_reward=True would not be "
-         "used; add the method kl_reward, or kl_ref for the loss"),
         (bool(critic), "a critic would be trained for nothing: the objective estimates the "
          "advantages; set algorithm.adv_estimator=grpo and leave critic.enable unset"),
-        (estimator not in ("gae", "grpo"), f"algorithm.adv_estimator={estimator} would not be "
-         f"used: {names} takes {objective.advantage}; set policy_loss.advantage, and "
-         "adv_estimator=grpo"),
+        *unused,
         (corrects(get) and not get(f"{_ROLLOUT}.calculate_log_probs"),
          f"{_CORRECTION} (rollout_is, rollout_rs, bypass_mode) needs the sampler's log-probs; set "
          f"{_ROLLOUT}.calculate_log_probs=True"),
         (bool(get(f"{_CORRECTION}.bypass_mode")) and get(f"{_CORRECTION}.loss_type") != "ppo_clip",
          f"{_CORRECTION}.loss_type={get(f'{_CORRECTION}.loss_type')} would not be used: the "
          "objective is the loss; leave it at ppo_clip, and take the method cispo or icepop"),
-        (bool(get("distillation.enabled")), "distillation.enabled=True would not be used; set it "
-         "to False"),
         (objective.aggregation == "seq_mean_token_sum_norm" and objective.max_length is None,
          f"aggregation seq_mean_token_sum_norm needs its constant; set "
          f"+{_HERE}.policy_loss.max_length=data.max_response_length"),

@@ -63,7 +63,6 @@ class Desk:
         self._at_work: asyncio.Task[None] | None = None
 
     async def score(self, text: str, split: str, index: int) -> tuple[float, bool]:
-        """An answer's reward, and whether its scorer failed."""
         done = asyncio.get_running_loop().create_future()
         self._waiting.append((text, self.task.example(index, split), done))
         if self._at_work is None:

@@ -19,8 +19,6 @@ from .data import outline
 
 @dataclass(frozen=True)
 class Said:
-    """A turn of the policy's."""
-
     tokens: list[int]  # ids
     logps: list[float] | None  # as the engine drew them, nats; None where it gave none
     finished: bool  # whether it ended by itself
