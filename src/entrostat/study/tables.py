@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -29,19 +29,35 @@ def plain_table(title: str | None) -> Table:
     return Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """A row a run: entropy and scores before and after."""
+def print_numbers(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[str]], least: int = 6
+) -> None:
+    """Print a table of names, which are folded where there is no room, and of numbers.
+
+    Args:
+        title: above it.
+        head: names of the columns.
+        rows: a name each, then cells in rich's markup.
+        least: columns that a name has at least.
+    """
     from rich.markup import escape
 
-    table = plain_table("before → after training; entropy in nats per token")
-    longest = max((len(row.run.name) for row in rows), default=0)
-    table.add_column("run", overflow="fold", min_width=min(longest, _NAME))
-    k = k_words(rows)
-    for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time"):
+    table = plain_table(title)
+    table.add_column(head[0], overflow="fold", min_width=least)
+    for column in head[1:]:
         table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            escape(row.run.name),
+    for name, *cells in rows:
+        table.add_row(escape(name), *cells)
+    print_whole(table)
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """A row a run: entropy and scores before and after."""
+    k = k_words(rows)
+    head = ("run", "entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time")
+    shown = [
+        (
+            row.run.name,
             f"{_figure(row.entropy_before, 2)}→{_figure(row.entropy_after, 2)}",
             "-" if row.entropy_kept is None else f"{row.entropy_kept:.0f}%",
             _figure(row.target, 2),
@@ -50,7 +66,10 @@ def print_table(rows: Sequence[Row]) -> None:
             f"{_figure(row.distinct_before, 1)}→{_figure(row.distinct_after, 1)}",
             "-" if row.seconds is None else f"{row.seconds:.0f}s",
         )
-    print_whole(table)
+        for row in rows
+    ]
+    least = min(max((len(row.run.name) for row in rows), default=0), _NAME)
+    print_numbers("before → after training; entropy in nats per token", head, shown, least)
     say(f"distinct: different right answers among {k} samples of a prompt")
     for note in apart(rows):
         say(f"note: {note}")
