@@ -97,8 +97,9 @@ def code_of(config: TrainConfig) -> dict[str, str | None]:
     for kind, name in named:
         if is_code_task(name) if kind == "task" else is_code(name):
             found[name] = source_of(name)
-        elif (source := offered_source(kind, name)) is not None:
-            found[name] = source
+        elif target := _offered(kind, tuple(sys.path)).get(name):
+            if source := source_of(target):
+                found[name] = source
     return found
 
 
@@ -196,12 +197,6 @@ def _top(name: str) -> ModuleSpec | None:
         return found or importlib.util.find_spec(name)
     except ValueError:  # one that was made by hand
         return None
-
-
-def offered_source(kind: str, name: str) -> str | None:
-    """The same of what installed packages offer under a name; None where none does."""
-    target = _offered(kind, tuple(sys.path)).get(name)
-    return None if target is None else source_of(target)
 
 
 @lru_cache(8)

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..config import from_dict, load
 from ..logs.files import atomic, make_directory
-from ..logs.lines import JsonLines
+from ..logs.lines import JsonLines, read_json
 from ..logs.run import is_line
 from .execute import RECORDED, is_done
 from .plan import Plan, Training
@@ -52,7 +52,7 @@ def save_record(training: Training, record: Path) -> None:
 
     If the disk refuses (OSError) the file is as it was.
     """
-    path = training.path
+    path, about = training.path, read_json(training.path / "environment.json")
     data = {
         "address": training.address,
         "format": FORMAT,
@@ -60,7 +60,7 @@ def save_record(training: Training, record: Path) -> None:
         "texts": {
             "config.toml": _settings(training),
             "objective.json": _text(path / "objective.json"),
-            "environment.json": _machine(path / "environment.json"),
+            "environment.json": json.dumps({k: about[k] for k in _MACHINE if k in about}),
         },
         "logs": {name: _columns(list(JsonLines(path / name).read())) for name in _LOGS},
     }
@@ -121,23 +121,21 @@ def restore(plan: Plan, record: Path) -> set[str]:
     """
     lines = _lines(record)
     have = {a for a, each in plan.trainings.items() if a in lines and not _by_hand(each)}
-    done = have | {a for a, each in plan.trainings.items() if is_done(each)}
+    there = {a for a, each in plan.trainings.items() if (each.path / RECORDED).exists()}
+    done = {a for a, each in plan.trainings.items() if is_done(each)}
+    have -= done - there  # what was trained here stays
     missing: set[str] = set()  # recorded, but their weights are wanted
     for address, each in reversed(plan.trainings.items()):  # those that build on others first
-        if each.after is not None and (address not in done or address in missing):
-            missing |= {each.after} & (have - _trained(plan))
-    restored = set()
-    for address in have - _trained(plan):
+        if each.after in have and (address not in have | done or address in missing):
+            missing.add(each.after)
+    for address in have:
         path = plan.trainings[address].path
-        there = (path / RECORDED).exists()
-        if address in missing:
-            if there:
-                shutil.rmtree(path.resolve())
-                make_directory(path.resolve())
-        elif not there:
+        if address in missing & there:
+            shutil.rmtree(path.resolve())
+            make_directory(path.resolve())
+        elif address not in missing | there:
             _put(path, _load(*lines[address]))
-        restored |= {address} - missing
-    return restored
+    return have - missing
 
 
 def strip(training: Training) -> None:
@@ -158,13 +156,6 @@ def strip(training: Training) -> None:
 def _by_hand(training: Training) -> bool:
     """Whether a run lies elsewhere than in the store: a study only took it for its own."""
     return training.path.resolve().parent != training.store.resolve()
-
-
-def _trained(plan: Plan) -> set[str]:
-    return {
-        address for address, each in plan.trainings.items()
-        if is_done(each) and not (each.path / RECORDED).exists()
-    }  # fmt: skip
 
 
 def _load(file: Path, line: bytes) -> dict[str, Any]:
@@ -221,14 +212,6 @@ def _without_paths(value: Any) -> Any:
     return kind + mark + (Path(place).name if Path(place).is_absolute() else place)
 
 
-def _machine(path: Path) -> str:
-    try:
-        found = json.loads(_text(path))
-        return json.dumps({key: found[key] for key in _MACHINE if key in found})
-    except (ValueError, TypeError, RecursionError):
-        return "{}"
-
-
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
@@ -246,9 +229,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    found = [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    ]
+    found = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [{key: value for key, value in row.items() if value is not None} for row in found]
 
 

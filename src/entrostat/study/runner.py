@@ -6,16 +6,16 @@ repeated.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._text import say
 from ..logs.files import make_directory
+from ..logs.lines import read_json
 from ..logs.run import called, read_run
 from ..runs.progress import duration
 from . import workers
@@ -248,23 +248,19 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
 
 
 def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
-    machine = ("platform", "processors", "processor", "instructions")
-    words = ("entrostat", "torch", "commit", *machine, "gpus")
+    words = ("entrostat", "torch", "commit", "platform", "processors", "processor",
+             "instructions", "gpus")  # fmt: skip
     found: dict[str, set[str]] = {word: set() for word in words}
     seconds = 0.0
     for address in state.done:
-        run = read_run(plan.trainings[address].path)
-        seconds += sum(run.series("time/iteration")[1])
-        about = _object(run.environment_text)
-        versions = about.get("versions")
-        versions = versions if isinstance(versions, dict) else {}
-        said = [(word, about.get(word)) for word in machine]
-        commit = ("commit", str(about.get("git") or "")[:12])
-        gpus = about.get("gpus")
-        each = [("gpus", name) for name in gpus] if isinstance(gpus, list) else []
-        for word, text in (*versions.items(), *said, *each, commit):
-            if word in found and text:
-                found[word].add(str(text))
+        path = plan.trainings[address].path
+        seconds += sum(read_run(path).series("time/iteration")[1])
+        about = read_json(path / "environment.json")
+        said = about | about.get("versions", {}) | {"commit": str(about.get("git") or "")[:12]}
+        for word in words:
+            texts = said.get(word)
+            several = texts if isinstance(texts, list) else [texts]
+            found[word].update(str(text) for text in several if text)
     facts = [("runs", f"{sum(n.address in state.done for n in plan.named)} of {len(plan.named)}")]
     facts.append(("trainings", f"{len(state.done)} of {len(plan.trainings)}"))
     facts.append(("time of training", duration(seconds)))
@@ -274,11 +270,3 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
             few = ", ".join(sorted(texts)[:_MANY_FACTS])
             facts.append((word, few + (f" and {more} more" if more > 0 else "")))
     return facts
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
