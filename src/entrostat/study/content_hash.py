@@ -97,8 +97,9 @@ def code_of(config: TrainConfig) -> dict[str, str | None]:
     for kind, name in named:
         if is_code_task(name) if kind == "task" else is_code(name):
             found[name] = source_of(name)
-        elif target := _offered(kind, tuple(sys.path)).get(name):
-            if source := source_of(target):
+        else:
+            target = _offered(kind, tuple(sys.path)).get(name)
+            if target is not None and (source := source_of(target)) is not None:
                 found[name] = source
     return found
 

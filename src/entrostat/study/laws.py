@@ -275,11 +275,10 @@ def _coefficient(one: RunLaw, key: str) -> str:
 
 def _print_beside(found: Sequence[RunLaw], share: float, together: Pooled | None) -> None:
     """What else explains the score, and how early it is gained."""
-    rows = [
-        (same[0].of, _over([each.rmse for each in same]),
-         _over([each.rmse_predicted for each in same]))
-        for same in zip(*(one.rivals for one in found if one.rivals), strict=True)
-    ]  # fmt: skip
+    rows = []
+    for same in zip(*(one.rivals for one in found if one.rivals), strict=True):
+        inside, later = [each.rmse for each in same], [each.rmse_predicted for each in same]
+        rows.append((same[0].of, _over(inside), _over(later)))
     if stays := [one.early.rmse_stay for one in found if one.early is not None]:
         rows.append(("it stays", "-", _over(stays)))
     if together is not None:

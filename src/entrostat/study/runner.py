@@ -248,8 +248,8 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
 
 
 def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
-    words = ("entrostat", "torch", "commit", "platform", "processors", "processor",
-             "instructions", "gpus")  # fmt: skip
+    machine = ("platform", "processors", "processor", "instructions")
+    words = ("entrostat", "torch", "commit", *machine, "gpus")
     found: dict[str, set[str]] = {word: set() for word in words}
     seconds = 0.0
     for address in state.done:
