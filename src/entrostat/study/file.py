@@ -25,7 +25,7 @@ from .._processors import processors
 from ..config import TrainConfig, check_model, from_dict, load, merge
 from ..tasks.trust import refuse_code
 from .content_hash import tasks_of
-from .figures import Figure, read_figure, refuse_keys
+from .figures import Figure, flat, read_figure, refuse_keys
 
 MOST = 1000  # runs: a grid grows fast
 START = ("final", "best")
@@ -44,7 +44,7 @@ def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
     grid = data["grid"]
     if not isinstance(grid, Mapping) or not grid:
         raise ValueError(f"{where}: grid is a table of lists, got {grid!r}")
-    for key, values in _flat(grid):
+    for key, values in flat(grid, "."):
         if not isinstance(values, list) or not values:
             raise ValueError(f"{where}: grid.{key} is a list of the values to try, got {values!r}")
         if key in found:
@@ -54,15 +54,6 @@ def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
         if other.startswith(f"{key}."):
             raise ValueError(f"{where}: grid.{key} and grid.{other} vary the same setting")
     return found
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings by dotted names."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield before + key, value
 
 
 def points_of(axes: Mapping[str, list[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
