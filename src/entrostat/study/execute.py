@@ -116,8 +116,7 @@ def _start_more(
     for address in list(state.waiting):
         training = plan.trainings[address]
         before = training.after
-        why = ""
-        if before is not None and before in state.failed:
+        if before in state.failed:
             why = _not_run(plan, before)
         elif before is not None and before not in state.done:
             continue
@@ -128,8 +127,9 @@ def _start_more(
             )
         elif not workers.room(training):
             return
-        elif (name := _changed(training)) is not None:
-            why = f"not run: {_OTHER_CODE.format(name)}"
+        else:
+            name = _changed(training)
+            why = "" if name is None else f"not run: {_OTHER_CODE.format(name)}"
         state.waiting.remove(address)
         if why:
             state.failed[address] = why
@@ -142,9 +142,7 @@ def _start_more(
 
 def _changed(training: Training) -> str | None:
     """Code that a training names and that is another by now than its address says."""
-    if not training.code:
-        return None
-    now = code_of(training.config)
+    now = code_of(training.config) if training.code else {}
     return next((name for name in training.code if now.get(name) != training.code[name]), None)
 
 

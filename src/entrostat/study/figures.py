@@ -41,8 +41,6 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a run."""
-
     kind: str  # where it is read: one of `KINDS`
     key: str  # its name there
     # of its values over the run: the first one; "early", the mean of the second tenth; "last", the

@@ -110,8 +110,6 @@ class Origin:
 
 @dataclass(frozen=True)
 class Study:
-    """What a study file says."""
-
     title: str
     jobs: int  # processes at once
     # configurations by name, `output` still empty; seed after seed, so that every setting has its

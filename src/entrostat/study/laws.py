@@ -56,8 +56,6 @@ _FEW = 4  # runs of which each one's doubts are told
 
 @dataclass(frozen=True)
 class RunLaw:
-    """The law of one run."""
-
     name: str  # of the run, different from the others'
     run: Run
     pairs: Pairs
@@ -74,8 +72,6 @@ class RunLaw:
 
 @dataclass(frozen=True)
 class BySize:
-    """Coefficients against the size of the model."""
-
     runs: list[RunLaw]  # those that have a size
     law: SizeLaw
     left_out: tuple[LeftOut, ...]  # of runs that are fitted to one quantity

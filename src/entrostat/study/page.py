@@ -186,8 +186,6 @@ def _name(entry: Any) -> str:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What settings are, but for their seed."""
-
     config: TrainConfig
     arm: Arm
     rest: object  # all that a baseline must share, with the policy that they begin with

@@ -43,7 +43,7 @@ _MACHINE = (
 )  # fmt: skip
 _WEIGHTS = ("final", "best", "checkpoints")
 _TEXTS = ("config.toml", "objective.json", "environment.json")
-_CLOCKS, _CLOUD = ("time/iteration",), "cloud"
+_CLOCK = "time/iteration"
 _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
 
 
@@ -144,13 +144,11 @@ def strip(training: Training) -> None:
     Its directory is then as `restore` makes one, with its page, its answers and its rollouts. A run
     made by hand, which a study only took for its own, keeps all.
     """
-    path = training.path.resolve()
-    if _by_hand(training):
-        return
-    with atomic(path / RECORDED) as part:
-        part.write_text(json.dumps({"iterations": training.config.iterations}), encoding="utf-8")
-    for name in _WEIGHTS:
-        shutil.rmtree(path / name, ignore_errors=True)
+    if not _by_hand(training):
+        path = training.path.resolve()
+        _mark(path, training.config.iterations)
+        for name in _WEIGHTS:
+            shutil.rmtree(path / name, ignore_errors=True)
 
 
 def _by_hand(training: Training) -> bool:
@@ -164,11 +162,10 @@ def _load(file: Path, line: bytes) -> dict[str, Any]:
         data = json.loads(line)
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']}, not {FORMAT}")
-        for name in _LOGS:
-            _rows(data["logs"][name])
+        data["logs"] = {name: _rows(data["logs"][name]) for name in _LOGS}
         if not all(isinstance(data["texts"][name], str) for name in _TEXTS):
             raise ValueError("its texts are none")
-        metrics = _rows(data["logs"][_LOGS[0]])
+        metrics = data["logs"]["metrics.jsonl"]
         if type(data["iterations"]) is not int or not metrics or not all(map(is_line, metrics)):
             raise ValueError("it has no metrics of iterations")
         return data
@@ -178,15 +175,19 @@ def _load(file: Path, line: bytes) -> dict[str, Any]:
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:
     """Write a training's numbers as a run's directory; the mark that it is whole comes last."""
-    for name in _LOGS:
-        rows = _rows(data["logs"][name])
-        if rows:
-            text = "".join(json.dumps(row) + "\n" for row in rows)
-            (path / name).write_text(text, encoding="utf-8")
-    for name in _TEXTS:
-        (path / name).write_text(str(data["texts"][name]), encoding="utf-8")
+    logs = {
+        name: "".join(json.dumps(row) + "\n" for row in rows)
+        for name, rows in data["logs"].items()
+        if rows
+    }
+    for name, text in (logs | {name: data["texts"][name] for name in _TEXTS}).items():
+        (path / name).write_text(text, encoding="utf-8")
+    _mark(path, data["iterations"])
+
+
+def _mark(path: Path, iterations: int) -> None:
     with atomic(path / RECORDED) as part:
-        part.write_text(json.dumps({"iterations": data["iterations"]}), encoding="utf-8")
+        part.write_text(json.dumps({"iterations": iterations}), encoding="utf-8")
 
 
 def _settings(training: Training) -> str:
@@ -218,14 +219,11 @@ def _text(path: Path) -> str:
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Rows by key, in the order in which keys appear; null where a row has none."""
-    left_out = ("time/", _CLOUD)
     keys = dict.fromkeys(
-        k for row in rows for k in row if k in _CLOCKS or not k.startswith(left_out)
+        k for row in rows for k in row if k == _CLOCK or not k.startswith(("time/", "cloud"))
     )
-    return {
-        key: [_short(row.get(key), CLOCK if key in _CLOCKS else DIGITS) for row in rows]
-        for key in keys
-    }
+    digits = {key: CLOCK if key == _CLOCK else DIGITS for key in keys}
+    return {key: [_short(row.get(key), digits[key]) for row in rows] for key in keys}
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

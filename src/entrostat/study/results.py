@@ -180,7 +180,7 @@ def misspelt_figures(
     found: dict[str, str] = {}
     first = {(n.experiment, n.group): n for n in reversed(plan.named) if n.address in done}
     for (experiment, group), named in first.items():
-        wanted = {
+        wanted: dict[str, tuple[Figure, ...]] = {
             f"study {experiment!r}, figures.{word}": (figure,)
             for word, figure in (asked or {}).get(experiment, {}).items()
         }

@@ -287,8 +287,6 @@ def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the runs have for a claim."""
-
     done: Mapping[str, list[int]]  # by group, its seeds that may decide
     effects: Mapping[int, float]
     lost: str  # which seed the others must not speak for; "" without one

@@ -50,8 +50,6 @@ _KEYS = ("id", "paper", "where", "says", "experiment", "figure", "statistic", "d
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says."""
-
     id: str
     paper: str  # one of `PAPERS`; OURS is whoever writes the file
     where: str  # section, figure or table
