@@ -12,8 +12,7 @@ from safetensors.numpy import save_file
 
 from builders import refused
 from entrostat.cli import main
-from entrostat.study.law_text import _median, doubts_told
-from entrostat.study.laws import run_law
+from entrostat.study.laws import _median, doubts_told, run_law
 
 
 def entropies(n: int, start: float = 0.9, end: float = 0.1) -> list[float]:

@@ -24,7 +24,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -77,8 +77,7 @@ def address_of(
     tasks = tasks_of(config)
     names = [str(task["name"]) for task in tasks]
     settings["files"] = [_content(name) or _content(name.partition(":")[2]) for name in names]
-    read = [found for task in tasks for place in _places(task) if (found := _data(place))]
-    if read:
+    if read := [found for task in tasks for found in _rows_of(task) if found is not None]:
         settings["read"] = read
     if code := code_of(config):
         settings["code"] = code
@@ -97,8 +96,10 @@ def code_of(config: TrainConfig) -> dict[str, str | None]:
     for kind, name in named:
         if is_code_task(name) if kind == "task" else is_code(name):
             found[name] = source_of(name)
-        elif (source := offered_source(kind, name)) is not None:
-            found[name] = source
+        else:
+            target = _offered(kind, tuple(sys.path)).get(name)
+            if target is not None and (source := source_of(target)) is not None:
+                found[name] = source
     return found
 
 
@@ -106,21 +107,17 @@ def tasks_of(config: TrainConfig) -> list[Mapping[str, Any]]:
     return [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
 
 
-def _places(task: Mapping[str, Any]) -> list[str]:
-    """Where a task's rows may lie, but for a file that its name is: a directory, `path`."""
-    path = task.get("path")
+def _rows_of(task: Mapping[str, Any]) -> Iterator[str | None]:
+    """Hashes of a task's rows, but for a file that its name is: a directory, `path`."""
+    path, folder = task.get("path"), str(task["name"]).partition(":")[2]
     given = list(path.values()) if isinstance(path, Mapping) else [path]
-    folder = str(task["name"]).partition(":")[2]
     given += [folder] if Path(folder).is_dir() else []
-    return [str(one) for one in given if one]
-
-
-def _data(place: str) -> str | None:
-    """A hash of a data file, or of those of a directory; None where nothing is there."""
-    path = Path(place)
-    if not path.is_dir():
-        return _content(place)
-    return _of_files(sorted(p for p in path.iterdir() if p.name.endswith((*SUFFIXES, ".gz"))))
+    for place in map(str, filter(None, given)):
+        if Path(place).is_dir():
+            files = (p for p in Path(place).iterdir() if p.name.endswith((*SUFFIXES, ".gz")))
+            yield _of_files(sorted(files))
+        else:
+            yield _content(place)
 
 
 def _content(name: str) -> str | None:
@@ -129,12 +126,10 @@ def _content(name: str) -> str | None:
     if not name:  # Path("") is where the command is run
         return None
     if path.is_file():
-        files = [path]
-    elif (path / "config.json").is_file():
-        files = sorted({file for kind in _WEIGHTS for file in path.glob(kind)})
-    else:
-        return None
-    return _of_files(files)
+        return _of_files([path])
+    if (path / "config.json").is_file():
+        return _of_files(sorted({file for kind in _WEIGHTS for file in path.glob(kind)}))
+    return None
 
 
 def _of_files(files: Sequence[Path]) -> str | None:
@@ -196,12 +191,6 @@ def _top(name: str) -> ModuleSpec | None:
         return found or importlib.util.find_spec(name)
     except ValueError:  # one that was made by hand
         return None
-
-
-def offered_source(kind: str, name: str) -> str | None:
-    """The same of what installed packages offer under a name; None where none does."""
-    target = _offered(kind, tuple(sys.path)).get(name)
-    return None if target is None else source_of(target)
 
 
 @lru_cache(8)

@@ -75,7 +75,6 @@ def execute(
         if address in done:
             keep(plan.trainings[address])
     more = ["--trust-code"] * trusted + ["--no-report"] * (not pages)
-    kills: dict[str, tuple[int, int]] = {}  # times, and the furthest iteration
     said: dict[str, int] = {}  # bytes that were in its log before this try
     try:
         while state.waiting or state.working:
@@ -90,7 +89,7 @@ def execute(
                 elif is_done(training):
                     state.done.add(address)
                     keep(training)
-                elif code < 0 and _again(kills, address, last_iteration(training.path)):
+                elif code < 0 and _again(state, address, last_iteration(training.path)):
                     state.killed.append((address, -code, last_iteration(training.path)))
                     state.waiting.insert(0, address)
                 else:
@@ -117,8 +116,7 @@ def _start_more(
     for address in list(state.waiting):
         training = plan.trainings[address]
         before = training.after
-        why = ""
-        if before is not None and before in state.failed:
+        if before in state.failed:
             why = _not_run(plan, before)
         elif before is not None and before not in state.done:
             continue
@@ -129,8 +127,9 @@ def _start_more(
             )
         elif not workers.room(training):
             return
-        elif (name := _changed(training)) is not None:
-            why = f"not run: {_OTHER_CODE.format(name)}"
+        else:
+            name = _changed(training)
+            why = "" if name is None else f"not run: {_OTHER_CODE.format(name)}"
         state.waiting.remove(address)
         if why:
             state.failed[address] = why
@@ -143,9 +142,7 @@ def _start_more(
 
 def _changed(training: Training) -> str | None:
     """Code that a training names and that is another by now than its address says."""
-    if not training.code:
-        return None
-    now = code_of(training.config)
+    now = code_of(training.config) if training.code else {}
     return next((name for name in training.code if now.get(name) != training.code[name]), None)
 
 
@@ -163,11 +160,10 @@ def _not_run(plan: Plan, before: str) -> str:
     return f"not run: {plan.name_of(before)} did not end well"
 
 
-def _again(kills: dict[str, tuple[int, int]], address: str, iteration: int) -> bool:
-    times, last = kills.get(address, (0, -1))
-    times = 1 if iteration > last else times + 1
-    kills[address] = (times, max(last, iteration))
-    return times <= TRIES
+def _again(state: State, address: str, iteration: int) -> bool:
+    """Whether it was killed few enough times since it came further than ever before."""
+    reached = [each for killed, _, each in state.killed if killed == address] + [iteration]
+    return len(reached) - reached.index(max(reached)) <= TRIES
 
 
 def _words(plan: Plan, training: Training, more: list[str]) -> list[str]:

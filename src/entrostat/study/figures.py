@@ -32,8 +32,7 @@ from ..logs.run import Run, held_out, last_ones, moving, paired, sets_of
 
 _PAIRS = ("correlation", "slope", "distance")
 KINDS = ("metric", "evaluation", "analysis", "checkpoints", *_PAIRS)
-PLACES = ("first", "early", "last", "mean", "sum", "max", "min", "change", "kept")
-_WORDS = {
+PLACES = {
     "first": "at the first iteration", "early": "early", "last": "at the end", "mean": "on average",
     "sum": "summed", "max": "at most", "min": "at least", "change": "change of",
     "kept": "share kept of",
@@ -42,8 +41,6 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a run."""
-
     kind: str  # where it is read: one of `KINDS`
     key: str  # its name there
     # of its values over the run: the first one; "early", the mean of the second tenth; "last", the
@@ -62,7 +59,7 @@ class Figure:
             return f"{self.kind} of {self.key} and {self.other}{later}"
         if isinstance(self.at, float):
             return f"{self.key} at {self.at:.0%} of the run"
-        word = _WORDS[self.at]
+        word = PLACES[self.at]
         return f"{word} {self.key}" if word.endswith(" of") else f"{self.key} {word}"
 
 
@@ -102,14 +99,18 @@ def read_figure(where: str, table: Any) -> Figure:
 def value(run: Run, figure: Figure) -> float | None:
     """What a run has; None where it does not have it."""
     if figure.kind == "checkpoints":
-        return _rank_correlation(run, figure.key)
+        # a policy's rollouts come in the iteration after its evaluation
+        entropy = dict(zip(*run.series("entropy/exact"), strict=True))
+        scores = zip(*_evaluations(run, figure.key), strict=True)
+        pairs = [(entropy[i + 1], score) for i, score in scores if i + 1 in entropy]
+        return spearman(pairs) if len(pairs) >= 4 else None
     if figure.kind in _PAIRS:
         return _together(run, figure)
     if figure.kind == "metric":
         return _at(run.series(figure.key)[1], figure.at, ends=True)
     if figure.kind == "evaluation":
         return _at(_evaluations(run, figure.key)[1], figure.at, ends=False)
-    values = [number(_inside(row, figure.key)) for row in run.analysis]
+    values = [number(dict(flat(row, "/")).get(figure.key)) for row in run.analysis]
     return _at([v for v in values if v is not None], figure.at, ends=False)
 
 
@@ -197,38 +198,18 @@ def _names(run: Run, kind: str) -> set[str]:
     if kind in ("evaluation", "checkpoints"):
         return {f"{row.get('split')}/{key}" for row in run.evaluation for key in row}
     if kind == "analysis":
-        return {name for row in run.analysis for name in _leaves(row)}
+        return {name for row in run.analysis for name, _ in flat(row, "/")}
     made = {"entropy/first", "law/change"} if kind in _PAIRS else set()
     return {key for row in run.metrics for key in row} | made
 
 
-def _leaves(row: Mapping[str, Any]) -> Iterator[str]:
-    for key, inner in row.items():
-        if isinstance(inner, Mapping):
-            yield from (f"{key}/{name}" for name in _leaves(inner))
+def flat(table: Mapping[str, Any], mark: str, before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables by their keys, joined by `mark`."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, mark, f"{before}{key}{mark}")
         else:
-            yield key
-
-
-def _inside(row: Any, key: str) -> Any:
-    """A value within tables, by its keys; a key may itself hold a slash."""
-    if not isinstance(row, Mapping):
-        return None
-    if key in row:
-        return row[key]
-    parts = key.split("/")
-    for size in range(len(parts) - 1, 0, -1):
-        if (head := "/".join(parts[:size])) in row:
-            return _inside(row[head], "/".join(parts[size:]))
-    return None
-
-
-def _rank_correlation(run: Run, key: str) -> float | None:
-    """Spearman's rho of the policies' entropy and a figure; a policy's rollouts come next."""
-    entropy = dict(zip(*run.series("entropy/exact"), strict=True))
-    pairs = [(entropy[i + 1], v) for i, v in zip(*_evaluations(run, key), strict=True)
-             if i + 1 in entropy]  # fmt: skip
-    return None if len(pairs) < 4 else spearman(pairs)
+            yield before + key, value
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:

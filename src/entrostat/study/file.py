@@ -15,6 +15,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -24,7 +25,7 @@ from .._processors import processors
 from ..config import TrainConfig, check_model, from_dict, load, merge
 from ..tasks.trust import refuse_code
 from .content_hash import tasks_of
-from .figures import Figure, read_figure, refuse_keys
+from .figures import Figure, flat, read_figure, refuse_keys
 
 MOST = 1000  # runs: a grid grows fast
 START = ("final", "best")
@@ -37,28 +38,21 @@ _KEYS = ("title", "jobs", "seeds", "base", "grid", "runs", "quick", "figures")
 
 def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The grid's settings, dotted, and the values of each; none where the file has no [grid]."""
+    if "grid" not in data:
+        return {}
     found: dict[str, list[Any]] = {}
-
-    def collect(prefix: str, table: Any) -> None:
-        if not isinstance(table, Mapping) or not table:
-            raise ValueError(f"{where}: {prefix} is a table of lists, got {table!r}")
-        for key, value in table.items():
-            name = f"{prefix}.{key}"
-            if isinstance(value, Mapping):
-                collect(name, value)
-            elif isinstance(value, list) and value:
-                if (setting := name.removeprefix("grid.")) in found:
-                    raise ValueError(f"{where}: two lists of [grid] vary {setting}")
-                found[setting] = value
-            else:
-                raise ValueError(f"{where}: {name} is a list of the values to try, got {value!r}")
-
-    if "grid" in data:
-        collect("grid", data["grid"])
-    for key in found:
-        for other in found:
-            if other.startswith(f"{key}."):
-                raise ValueError(f"{where}: grid.{key} and grid.{other} vary the same setting")
+    grid = data["grid"]
+    if not isinstance(grid, Mapping) or not grid:
+        raise ValueError(f"{where}: grid is a table of lists, got {grid!r}")
+    for key, values in flat(grid, "."):
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{where}: grid.{key} is a list of the values to try, got {values!r}")
+        if key in found:
+            raise ValueError(f"{where}: two lists of [grid] vary {key}")
+        found[key] = values
+    for key, other in product(found, found):
+        if other.startswith(f"{key}."):
+            raise ValueError(f"{where}: grid.{key} and grid.{other} vary the same setting")
     return found
 
 
@@ -116,8 +110,6 @@ class Origin:
 
 @dataclass(frozen=True)
 class Study:
-    """What a study file says."""
-
     title: str
     jobs: int  # processes at once
     # configurations by name, `output` still empty; seed after seed, so that every setting has its
@@ -126,15 +118,6 @@ class Study:
     origins: dict[str, Origin] = field(default_factory=dict)
     # what its tables show of every group beside, or in place of, the usual
     figures: dict[str, Figure] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Table:
-    """One of [[runs]]."""
-
-    settings: dict[str, Any]
-    after: str | None = None
-    start: Literal["final", "best"] = "final"
 
 
 def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> Study:
@@ -150,12 +133,11 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
     jobs = data.get("jobs", processors())
     if type(jobs) is not int or jobs < 1:
         raise ValueError(f"{where}: jobs must be a whole number above 0, got {jobs!r}")
-    base = data.get("base", {})
-    if not isinstance(base, Mapping):
-        raise ValueError(f"{where}: base is a table of settings, got {base!r}")
-    seeds, over = _seeds(where, data), {}
+    base, over, seeds = _table(where, data, "base"), {}, _seeds(where, data)
     if quick:
-        seeds, over = _quick(where, data, seeds)
+        over = _table(where, data, "quick")
+        seeds = _seeds(f"{where}, quick", over) or seeds[:1]
+        over.pop("seeds", None)
     axes = axes_of(where, data)
     refuse_axes(where, over, axes, "quick.")
     tables = _tables(where, data)
@@ -164,12 +146,12 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
         raise ValueError(f"{where} means {count} runs, more than {MOST}; make the grid smaller")
     runs: dict[str, TrainConfig] = {}
     origins: dict[str, Origin] = {}
-    for seed, (name, table) in product(seeds or (None,), tables.items()):
-        settings = merge(merge(base, table.settings), over)
+    for seed, (name, (own, begins)) in product(seeds or (None,), tables.items()):
+        settings = merge(merge(base, own), over)
         here = f"{where}, run {name!r}" if name else where
         if seeds and ("seed" in settings or "seed" in axes):
             raise ValueError(f"{here}: seed is set, and the study has seeds; give one of them")
-        refuse_axes(here, table.settings, axes, "")
+        refuse_axes(here, own, axes, "")
         for label, point in points_of(axes):
             full = _join(name, label, seed)
             if full in runs:
@@ -181,23 +163,25 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
                 runs[full] = from_dict(chosen)
             except ValueError as error:
                 raise ValueError(f"{where}, run {full!r}: {error}") from None
-            after = None if table.after is None else _join(table.after, label, seed)
-            origins[full] = Origin(_join(name, label) or full, after, table.start)
-            _check_start(f"{where}, run {full!r}", runs, origins[full], table.settings)
-    title = str(data.get("title", Path(path).stem))
-    return Study(title, jobs, runs, origins, _figures(where, data))
+            after = None if begins.after is None else _join(begins.after, label, seed)
+            origins[full] = Origin(_join(name, label) or full, after, begins.start)
+            _check_start(f"{where}, run {full!r}", runs, origins[full], own)
+    figures = {
+        word: read_figure(f"{where}, figures.{word}", one)
+        for word, one in _table(where, data, "figures").items()
+    }
+    return Study(str(data.get("title", Path(path).stem)), jobs, runs, origins, figures)
 
 
 def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
     """The runs of some seeds, and those of other seeds that they begin after."""
-    runs = {run: config for run, config in study.runs.items() if config.seed in seeds}
-    if not runs:
+    wanted = {run for run, config in study.runs.items() if config.seed in seeds}
+    if not wanted:
         own = sorted({config.seed for config in study.runs.values()})
         raise ValueError(
             f"study {name!r} has the seeds {', '.join(map(str, own))}, none of "
             f"{', '.join(map(str, seeds))}"
         )
-    wanted = set(runs)
     for run in reversed(study.runs):  # what a run begins after stands before it
         before = study.origins[run].after
         if run in wanted and before is not None:
@@ -224,29 +208,21 @@ def _check(config: TrainConfig, seen: set[str], models: bool) -> None:
     from ..core.objective import make_objective
     from ..tasks import make_task
 
-    chosen = (config.method, config.advantage, config.optim.aggregation, config.updates)
-
-    def of_task(one: Mapping[str, Any]) -> Callable[[], object]:
-        task: dict[str, Any] = {"seed": config.seed, **one}
-        return lambda: make_task(**task)
-
-    def objective() -> object:
-        return make_objective(
-            config.method, advantage=config.advantage, aggregation=config.optim.aggregation,
-            updates=config.updates,
-        )  # fmt: skip
-
-    parts: list[tuple[Any, Callable[[], object]]] = [
-        *((one, of_task(one)) for one in tasks_of(config)),
-        (chosen, objective),
-    ]
-    if models:
-        parts.insert(0, (config.model, lambda: check_model(config.model)))
-    for settings, check in parts:
+    def once(settings: object, check: Callable[[], object]) -> None:
         if repr(settings) not in seen:
             with warnings.catch_warnings(action="ignore"):  # the run says them itself
                 check()
         seen.add(repr(settings))
+
+    if models:
+        once(config.model, partial(check_model, config.model))
+    for task in tasks_of(config):
+        once(task, partial(make_task, **{"seed": config.seed, **task}))
+    chosen = {
+        "advantage": config.advantage, "aggregation": config.optim.aggregation,
+        "updates": config.updates,
+    }  # fmt: skip
+    once((config.method, chosen), partial(make_objective, config.method, **chosen))
 
 
 def _join(*parts: object) -> str:
@@ -283,36 +259,27 @@ def _seeds(where: str, data: Mapping[str, Any]) -> list[int]:
     return seeds
 
 
-def _quick(
-    where: str, data: Mapping[str, Any], seeds: Sequence[int]
-) -> tuple[list[int], dict[str, Any]]:
-    table = data.get("quick", {})
+def _table(where: str, data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    table = data.get(key, {})
     if not isinstance(table, Mapping):
-        raise ValueError(f"{where}: quick is a table of settings, got {table!r}")
-    over = {key: value for key, value in table.items() if key != "seeds"}
-    return _seeds(f"{where}, quick", table) or list(seeds[:1]), over
+        raise ValueError(f"{where}: {key} is a table of settings, got {table!r}")
+    return dict(table)
 
 
-def _figures(where: str, data: Mapping[str, Any]) -> dict[str, Figure]:
-    table = data.get("figures", {})
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{where}: figures is a table of figures by name, got {table!r}")
-    return {word: read_figure(f"{where}, figures.{word}", one) for word, one in table.items()}
+def _tables(where: str, data: Mapping[str, Any]) -> dict[str, tuple[dict[str, Any], Origin]]:
+    """Each of [[runs]] by its name: its settings, and the run of the file that it begins after.
 
-
-def _tables(where: str, data: Mapping[str, Any]) -> dict[str, _Table]:
-    """Each of [[runs]] by its name; one without a name where there are none."""
+    One without a name where there are none.
+    """
     tables = data.get("runs", [])
     if not isinstance(tables, list) or not (tables or "grid" in data or "seeds" in data):
         raise ValueError(f"{where} has no [[runs]], no [grid] and no seeds")
-    found: dict[str, _Table] = {}
+    found: dict[str, tuple[dict[str, Any], Origin]] = {}
     for place, table in enumerate(tables, 1):
         settings = dict(table) if isinstance(table, Mapping) else {}
         name = settings.pop("name", None)
         if name in RESERVED:
-            raise ValueError(
-                f"{where}: run {place} is called {name!r}, which a study writes itself"
-            )
+            raise ValueError(f"{where}: run {place} is {name!r}, which a study writes itself")
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in found:
             raise ValueError(
                 f"{where}: run {place} needs a name of its own, of letters, digits and ._+-, got "
@@ -324,10 +291,10 @@ def _tables(where: str, data: Mapping[str, Any]) -> dict[str, _Table]:
                 f"{where}, run {name!r}: after {after!r}, which is no run above it; those are "
                 f"{', '.join(found) or 'none'}"
             )
-        if not isinstance(start, str) or start not in START or (after is None and start != "final"):
+        if start not in START or (after is None and start != "final"):
             raise ValueError(
                 f"{where}, run {name!r}: start is 'final' or 'best', of the run that `after` "
                 f"names; got {start!r}{'' if after else ' and no `after`'}"
             )
-        found[name] = _Table(settings, after, start)
-    return found or {"" if "grid" in data else "run": _Table({})}
+        found[name] = settings, Origin(name, after, start)
+    return found or {"" if "grid" in data else "run": ({}, Origin(""))}

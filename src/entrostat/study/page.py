@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from .claims import VERDICTS, Decided
 from .confounding import Arm
 from .file import Study
 from .plan import Plan
-from .results import KEPT, SCORE, Experiment, Group, Results
+from .results import KEPT, SCORE, Experiment, Group, Interval, Results
 from .tables import USUAL
 
 NAMED = 14  # groups up to which a figure names each
@@ -35,7 +35,6 @@ _SHAPES = ("o", "s", "^", "D", "v", "P")  # of points: another where colours beg
 _ROOM = 1.25  # times the largest share kept that the picture is wide
 _MARGIN = 0.06  # of a claim's scale, on either side
 _DIGITS = {"distinct": 1, "cumulative": 1}
-_AXES = (KEPT, SCORE)  # across, up
 SHOWN = ("entropy", "reward")  # panels
 FOLDER = "method_pages"
 FEW = 3  # iterations of which no curve is drawn
@@ -120,7 +119,7 @@ def numbers_of(experiment: Experiment) -> dict[str, str]:
 def score_panel(experiment: Experiment) -> Panel | None:
     """Score against the share of entropy kept: a cross of 95% intervals for each group."""
     numbers = numbers_of(experiment)
-    groups = [g for g in experiment.groups if all(axis in g.figures for axis in _AXES)]
+    groups = [g for g in experiment.groups if {KEPT, SCORE} <= g.figures.keys()]
     if not groups:
         return None
     curves: list[Curve] = []
@@ -133,7 +132,7 @@ def score_panel(experiment: Experiment) -> Panel | None:
     for place, group in enumerate(groups):
         color = COLORS[place % len(COLORS)]
         shape = _SHAPES[place // len(COLORS) % len(_SHAPES)]
-        kept, score = (group.figures[axis] for axis in _AXES)
+        kept, score = group.figures[KEPT], group.figures[SCORE]
         tag = numbers.get(group.name, "")
         x, y = 100 * kept.mean, score.mean
         points.append(
@@ -185,27 +184,32 @@ def _name(entry: Any) -> str:
     return given.rpartition(":")[2]
 
 
+@dataclass(frozen=True)
+class _Setting:
+    config: TrainConfig
+    arm: Arm
+    rest: object  # all that a baseline must share, with the policy that they begin with
+
+
 def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[Use, ...]]:
     """By method, in alphabetical order, the settings with a finished run that it takes part in."""
-    found: dict[str, list[Use]] = {}
+    found: dict[str, list[Use]] = defaultdict(list)
     for experiment in results.experiments:
         study = studies[experiment.name]
-        configs = {origin.group: study.runs[run] for run, origin in study.origins.items()}
         groups = {group.name: group for group in experiment.groups if group.seeds}
-        there = {name: configs[name] for name in configs if name in groups}
-        arms = {name: _arm(config) for name, config in there.items()}
+        there: dict[str, _Setting] = {}
+        for run, origin in study.origins.items():
+            if origin.group in groups and origin.group not in there:
+                config = study.runs[run]
+                rest = {k: v for k, v in dataclasses.asdict(config).items() if k not in _NEITHER}
+                begins = origin.after and (study.origins[origin.after].group, origin.start)
+                there[origin.group] = _Setting(config, Arm.of(config), (rest, begins))
         known = methods()  # now with those of the user's own that these settings name
-        starts = {
-            origin.group: (origin.after and study.origins[origin.after].group, origin.start)
-            for origin in study.origins.values()
-        }
-        for name, config in there.items():
-            for method in names_of(config.method):
+        for name, setting in there.items():
+            for method in names_of(setting.config.method):
                 if method in known:
-                    alike = {k: c for k, c in there.items() if starts[k] == starts[name]}
-                    beside = _baseline(known[method], name, alike, arms)
-                    use = Use(experiment.name, groups[name], groups.get(beside))
-                    found.setdefault(method, []).append(use)
+                    beside = groups.get(_baseline(known[method], name, there))
+                    found[method].append(Use(experiment.name, groups[name], beside))
     return {method: tuple(found[method]) for method in sorted(found)}
 
 
@@ -230,40 +234,25 @@ def write_method_pages(
     return pages
 
 
-def _arm(config: TrainConfig) -> Arm:
-    with warnings.catch_warnings(action="ignore"):  # the run says them itself
-        return Arm.of(config)
-
-
-def _baseline(
-    info: MethodInfo, name: str, configs: Mapping[str, TrainConfig], arms: Mapping[str, Arm]
-) -> str:
-    """The settings without the method, all else equal, or its fair baseline; "" without any.
-
-    `configs` are those that begin with the same policy.
-    """
-    config, arm = configs[name], arms[name]
-    mine = _rest(config)
-    alike = [other for other in configs if other != name and _rest(configs[other]) == mine]
+def _baseline(info: MethodInfo, name: str, settings: Mapping[str, _Setting]) -> str:
+    """The settings without the method, all else equal, or its fair baseline; "" without any."""
+    config, arm = settings[name].config, settings[name].arm
+    alike = {k: s for k, s in settings.items() if k != name and s.rest == settings[name].rest}
     left = [each for each in config.method if _name(each) != info.name]
     without = tuple(each for each in arm.interventions if each != info.name)
     # the names of some, as `thermostat`, are not those of the methods that they make
     bare = dataclasses.replace(arm, interventions=without)
-    fair = _arm(dataclasses.replace(config, method=left)) if left else bare
-    for other in alike:
-        if fair != arm and arms[other] == fair:
+    fair = Arm.of(dataclasses.replace(config, method=left)) if left else bare
+    for other, setting in alike.items():
+        if fair != arm and setting.arm == fair:
             return other
     if len(config.method) > 1:  # its baseline lacks more than the method
         return ""
-    for other in alike:  # a surrogate's: another surrogate, under the same estimator
-        same = (arms[other].estimator, arms[other].aggregation) == (arm.estimator, arm.aggregation)
-        if same and configs[other].method == [info.baseline]:
+    for other, setting in alike.items():  # a surrogate's: another one, under the same estimator
+        same = (arm.estimator, arm.aggregation) == (setting.arm.estimator, setting.arm.aggregation)
+        if same and setting.config.method == [info.baseline]:
             return other
     return ""
-
-
-def _rest(config: TrainConfig) -> dict[str, Any]:
-    return {k: v for k, v in dataclasses.asdict(config).items() if k not in _NEITHER}
 
 
 def _claims(uses: tuple[Use, ...], results: Results) -> list[Decided]:
@@ -289,15 +278,19 @@ def _method_part(plan: Plan, experiment: Experiment, uses: list[Use]) -> dict[st
 
 
 def _line(group: Group) -> dict[str, Any]:
-    cells = [some.cell() if (some := group.figures.get(column)) else "" for column in USUAL]
-    return {"name": group.name, "seeds": len(group.seeds), "cells": cells, "soft": False}
+    found = [group.figures.get(column) for column in USUAL]
+    return _cells(group.name, len(group.seeds), found)
 
 
 def _difference(group: Group, baseline: Group) -> dict[str, Any]:
     found = [group.minus(baseline, column) for column in USUAL]
     seeds = max((some.n for some in found if some is not None), default=0)
-    cells = ["" if some is None else some.cell(sign="+") for some in found]
-    return {"name": f"{group.name} - {baseline.name}", "seeds": seeds, "cells": cells, "soft": True}
+    return _cells(f"{group.name} - {baseline.name}", seeds, found, sign="+")
+
+
+def _cells(name: str, seeds: int, found: list[Interval | None], sign: str = "") -> dict[str, Any]:
+    cells = ["" if some is None else some.cell(sign=sign) for some in found]
+    return {"name": name, "seeds": seeds, "cells": cells, "soft": bool(sign)}
 
 
 def _images(plan: Plan, experiment: str, groups: list[Group]) -> tuple[Image, ...]:
@@ -305,12 +298,11 @@ def _images(plan: Plan, experiment: str, groups: list[Group]) -> tuple[Image, ..
     runs, entries = [], []
     for place, group in enumerate(groups):
         named = [each for each in plan.of(experiment) if each.group == group.name]
-        mine = [read_run(each.path) for each in named if each.seed in group.seeds]
-        mine = [run for run in mine if run.done >= FEW]
+        read = [read_run(each.path) for each in named if each.seed in group.seeds]
+        mine = [run for run in read if run.done >= FEW]
         if mine:
             members = tuple(range(len(runs), len(runs) + len(mine)))
             entries.append(Entry(group.name, members, *style_of(place)))
             runs += mine
-    if not runs:
-        return ()
-    return tuple(draw(panel) for panel in comparison_panels(runs, entries) if panel.name in SHOWN)
+    panels = comparison_panels(runs, entries) if runs else ()
+    return tuple(draw(panel) for panel in panels if panel.name in SHOWN)

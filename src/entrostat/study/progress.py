@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
 from .._text import console, say
 from ..logs.lines import number
 from ..runs.progress import duration
-from .execute import State, last_metrics
+from .execute import State, last_iteration, last_metrics
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 PAUSE = 0.3  # seconds between two looks
 SPEAK = 15.0  # seconds between lines where there is no terminal
-_FEW = 12  # trainings up to which each keeps its bar
 
 
 class Bars:
@@ -34,28 +32,27 @@ class Bars:
             TextColumn("{task.fields[figures]}"), console=self._console,
             disable=not self._console.is_terminal,
         )  # fmt: skip
+        self._sizes = {a: each.config.iterations for a, each in plan.trainings.items()}
+        self._reached = {a: last_iteration(each.path) for a, each in plan.trainings.items()}
+        self._at_start = sum(self._reached.values())
+        total = sum(self._sizes.values())
+        several = len(self._sizes) > 1
+        self._all = self._progress.add_task("all", total=total, visible=several, figures="")
         self._bars: dict[str, TaskID] = {}
-        self._few = len(plan.trainings) <= _FEW
-        sizes = {a: each.config.iterations for a, each in plan.trainings.items()}
-        self._sizes, self._reached = sizes, dict.fromkeys(sizes, 0)
-        self._all = None
-        if len(plan.trainings) > 1:
-            self._all = self._progress.add_task("all", total=sum(sizes.values()), figures="")
         self._said = self._began = time.monotonic()
-        self._at_start: int | None = None
-        self._told: list[str] = []
-        self._failed: set[str] = set()
+        self._told: set[str] = set()
         self._killed = 0
         self._progress.start()
 
     def __call__(self, state: State) -> None:
-        self._tell_facts(state.working)
-        self._tell_kills(state)
-        self._tell_failures(state)
+        self._tell(state)
         speak = not self._console.is_terminal and time.monotonic() - self._said > SPEAK
         self._reached |= {address: self._sizes[address] for address in state.done}
-        for address in self._shown(state):
-            self._show(address, speak and address in state.working)
+        for address in self._bars.keys() - state.working:
+            self._progress.remove_task(self._bars.pop(address))
+        for address in self._sizes:
+            if address in state.working:
+                self._show(address, speak)
         self._show_all(state, speak)
         if speak:
             self._said = time.monotonic()
@@ -64,14 +61,6 @@ class Bars:
 
     def close(self) -> None:
         self._progress.stop()
-
-    def _shown(self, state: State) -> list[str]:
-        """Trainings with a bar: all of a few, of many those that run."""
-        if self._few:
-            return list(self._sizes)
-        for address in [a for a in self._bars if a not in state.working]:
-            self._progress.remove_task(self._bars.pop(address))
-        return [a for a in self._sizes if a in state.working]
 
     def _show(self, address: str, speak: bool) -> None:
         name = self._plan.name_of(address)
@@ -91,45 +80,25 @@ class Bars:
 
     def _show_all(self, state: State, speak: bool) -> None:
         reached = sum(self._reached.values())
-        if self._at_start is None:
-            self._at_start = reached
-        if self._all is None:
-            return
         words = f"{len(state.done)} of {len(self._sizes)} runs"
         words += f", {len(state.failed)} failed" if state.failed else ""
         self._progress.update(self._all, completed=reached, figures=words)
-        if speak:
+        if speak and len(self._sizes) > 1:
             came, took = reached - self._at_start, time.monotonic() - self._began
             left = (sum(self._sizes.values()) - reached) * took / came if came else None
             say(f"{words}{'' if left is None else f', about {duration(left)} left'}")
 
-    def _tell_facts(self, working: set[str]) -> None:
-        """What the first run to start has found out: precision, memory, disk."""
-        for address in () if self._told else working:
-            path = self._plan.trainings[address].path / "environment.json"
-            try:
-                facts = json.loads(path.read_text(encoding="utf-8")).get("said", [])
-                self._told = [str(line) for line in facts]
-            except (OSError, ValueError, AttributeError):
-                continue
-            for line in self._told:
-                self._print(f"{self._plan.name_of(address)}: {line}")
-            return
-
-    def _tell_kills(self, state: State) -> None:
-        """Each time, when it happens: of one that was killed there is no other word."""
+    def _tell(self, state: State) -> None:
+        """What was killed or failed, when it happens: the others go on."""
         for address, signal, reached in state.killed[self._killed :]:
-            name = self._plan.name_of(address)
             where = f"after iteration {reached}" if reached else "before its first iteration"
-            self._print(f"run {name!r} was killed by signal {signal} {where}; it is taken up again")
+            self._print(address, f"was killed by signal {signal} {where}; it is taken up again")
         self._killed = len(state.killed)
+        for address in state.failed.keys() - self._told:
+            self._print(address, f"stopped: {state.failed[address]}")
+        self._told |= state.failed.keys()
 
-    def _tell_failures(self, state: State) -> None:
-        """Each once, when it happens: the others go on."""
-        for address in state.failed.keys() - self._failed:
-            self._print(f"run {self._plan.name_of(address)!r} stopped: {state.failed[address]}")
-            self._failed.add(address)
-
-    def _print(self, text: str) -> None:
+    def _print(self, address: str, text: str) -> None:
         wide = not self._console.is_terminal  # a log is read as it is searched, by lines
+        text = f"run {self._plan.name_of(address)!r} {text}"
         self._console.print(text, markup=False, highlight=False, soft_wrap=wide)

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..config import from_dict, load
 from ..logs.files import atomic, make_directory
-from ..logs.lines import JsonLines
+from ..logs.lines import JsonLines, read_json
 from ..logs.run import is_line
 from .execute import RECORDED, is_done
 from .plan import Plan, Training
@@ -43,7 +43,7 @@ _MACHINE = (
 )  # fmt: skip
 _WEIGHTS = ("final", "best", "checkpoints")
 _TEXTS = ("config.toml", "objective.json", "environment.json")
-_CLOCKS, _CLOUD = ("time/iteration",), "cloud"
+_CLOCK = "time/iteration"
 _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
 
 
@@ -52,7 +52,7 @@ def save_record(training: Training, record: Path) -> None:
 
     If the disk refuses (OSError) the file is as it was.
     """
-    path = training.path
+    path, about = training.path, read_json(training.path / "environment.json")
     data = {
         "address": training.address,
         "format": FORMAT,
@@ -60,7 +60,7 @@ def save_record(training: Training, record: Path) -> None:
         "texts": {
             "config.toml": _settings(training),
             "objective.json": _text(path / "objective.json"),
-            "environment.json": _machine(path / "environment.json"),
+            "environment.json": json.dumps({k: about[k] for k in _MACHINE if k in about}),
         },
         "logs": {name: _columns(list(JsonLines(path / name).read())) for name in _LOGS},
     }
@@ -121,23 +121,21 @@ def restore(plan: Plan, record: Path) -> set[str]:
     """
     lines = _lines(record)
     have = {a for a, each in plan.trainings.items() if a in lines and not _by_hand(each)}
-    done = have | {a for a, each in plan.trainings.items() if is_done(each)}
+    there = {a for a, each in plan.trainings.items() if (each.path / RECORDED).exists()}
+    done = {a for a, each in plan.trainings.items() if is_done(each)}
+    have -= done - there  # what was trained here stays
     missing: set[str] = set()  # recorded, but their weights are wanted
     for address, each in reversed(plan.trainings.items()):  # those that build on others first
-        if each.after is not None and (address not in done or address in missing):
-            missing |= {each.after} & (have - _trained(plan))
-    restored = set()
-    for address in have - _trained(plan):
+        if each.after in have and (address not in have | done or address in missing):
+            missing.add(each.after)
+    for address in have:
         path = plan.trainings[address].path
-        there = (path / RECORDED).exists()
-        if address in missing:
-            if there:
-                shutil.rmtree(path.resolve())
-                make_directory(path.resolve())
-        elif not there:
+        if address in missing & there:
+            shutil.rmtree(path.resolve())
+            make_directory(path.resolve())
+        elif address not in missing | there:
             _put(path, _load(*lines[address]))
-        restored |= {address} - missing
-    return restored
+    return have - missing
 
 
 def strip(training: Training) -> None:
@@ -146,25 +144,16 @@ def strip(training: Training) -> None:
     Its directory is then as `restore` makes one, with its page, its answers and its rollouts. A run
     made by hand, which a study only took for its own, keeps all.
     """
-    path = training.path.resolve()
-    if _by_hand(training):
-        return
-    with atomic(path / RECORDED) as part:
-        part.write_text(json.dumps({"iterations": training.config.iterations}), encoding="utf-8")
-    for name in _WEIGHTS:
-        shutil.rmtree(path / name, ignore_errors=True)
+    if not _by_hand(training):
+        path = training.path.resolve()
+        _mark(path, training.config.iterations)
+        for name in _WEIGHTS:
+            shutil.rmtree(path / name, ignore_errors=True)
 
 
 def _by_hand(training: Training) -> bool:
     """Whether a run lies elsewhere than in the store: a study only took it for its own."""
     return training.path.resolve().parent != training.store.resolve()
-
-
-def _trained(plan: Plan) -> set[str]:
-    return {
-        address for address, each in plan.trainings.items()
-        if is_done(each) and not (each.path / RECORDED).exists()
-    }  # fmt: skip
 
 
 def _load(file: Path, line: bytes) -> dict[str, Any]:
@@ -173,11 +162,10 @@ def _load(file: Path, line: bytes) -> dict[str, Any]:
         data = json.loads(line)
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']}, not {FORMAT}")
-        for name in _LOGS:
-            _rows(data["logs"][name])
+        data["logs"] = {name: _rows(data["logs"][name]) for name in _LOGS}
         if not all(isinstance(data["texts"][name], str) for name in _TEXTS):
             raise ValueError("its texts are none")
-        metrics = _rows(data["logs"][_LOGS[0]])
+        metrics = data["logs"]["metrics.jsonl"]
         if type(data["iterations"]) is not int or not metrics or not all(map(is_line, metrics)):
             raise ValueError("it has no metrics of iterations")
         return data
@@ -187,15 +175,19 @@ def _load(file: Path, line: bytes) -> dict[str, Any]:
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:
     """Write a training's numbers as a run's directory; the mark that it is whole comes last."""
-    for name in _LOGS:
-        rows = _rows(data["logs"][name])
-        if rows:
-            text = "".join(json.dumps(row) + "\n" for row in rows)
-            (path / name).write_text(text, encoding="utf-8")
-    for name in _TEXTS:
-        (path / name).write_text(str(data["texts"][name]), encoding="utf-8")
+    logs = {
+        name: "".join(json.dumps(row) + "\n" for row in rows)
+        for name, rows in data["logs"].items()
+        if rows
+    }
+    for name, text in (logs | {name: data["texts"][name] for name in _TEXTS}).items():
+        (path / name).write_text(text, encoding="utf-8")
+    _mark(path, data["iterations"])
+
+
+def _mark(path: Path, iterations: int) -> None:
     with atomic(path / RECORDED) as part:
-        part.write_text(json.dumps({"iterations": data["iterations"]}), encoding="utf-8")
+        part.write_text(json.dumps({"iterations": iterations}), encoding="utf-8")
 
 
 def _settings(training: Training) -> str:
@@ -221,34 +213,21 @@ def _without_paths(value: Any) -> Any:
     return kind + mark + (Path(place).name if Path(place).is_absolute() else place)
 
 
-def _machine(path: Path) -> str:
-    try:
-        found = json.loads(_text(path))
-        return json.dumps({key: found[key] for key in _MACHINE if key in found})
-    except (ValueError, TypeError, RecursionError):
-        return "{}"
-
-
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Rows by key, in the order in which keys appear; null where a row has none."""
-    left_out = ("time/", _CLOUD)
     keys = dict.fromkeys(
-        k for row in rows for k in row if k in _CLOCKS or not k.startswith(left_out)
+        k for row in rows for k in row if k == _CLOCK or not k.startswith(("time/", "cloud"))
     )
-    return {
-        key: [_short(row.get(key), CLOCK if key in _CLOCKS else DIGITS) for row in rows]
-        for key in keys
-    }
+    digits = {key: CLOCK if key == _CLOCK else DIGITS for key in keys}
+    return {key: [_short(row.get(key), digits[key]) for row in rows] for key in keys}
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    found = [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    ]
+    found = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [{key: value for key, value in row.items() if value is not None} for row in found]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,8 +139,7 @@ def results_of(
     """Read the runs that are done, and decide."""
     columns = {name: LEADERBOARD | dict((asked or {}).get(name, {})) for name in plan.titles}
     wanted = {figure for figures in columns.values() for figure in figures.values()}
-    for claim in claims.claims if claims else ():
-        wanted |= {claim.figure} | ({claim.other} if claim.other else set())
+    wanted |= {each for claim in (claims.claims if claims else ()) for each in claim.figures}
     known, sets = _figures(plan, done, wanted)
     place = {(n.experiment, n.group, n.seed): n.address for n in plan.named if n.address in done}
     scored = {
@@ -156,17 +155,15 @@ def results_of(
     def figure_of(experiment: str, group: str, seed: int, figure: Figure) -> float | None:
         return known[place[experiment, group, seed]].get(of_set(figure, scored[experiment]))
 
-    def seeds(among: Collection[str]) -> Callable[[str, str], list[int]]:
-        """By experiment and group, the seeds whose trainings are among some."""
-        return lambda experiment, group: [
-            each.seed
-            for each in plan.named
-            if (each.experiment, each.group) == (experiment, group) and each.address in among
-        ]
-
     def hint_of(experiment: str, group: str, seed: int, figure: Figure) -> str:
         run = read_run(plan.trainings[place[experiment, group, seed]].path)
         return misspelt(run, of_set(figure, scored[experiment]))
+
+    def seeds(among: Collection[str]) -> Callable[[str, str], list[int]]:
+        """By experiment and group, the seeds whose trainings are among some."""
+        return lambda experiment, group: [
+            n.seed for n in plan.of(experiment) if n.group == group and n.address in among
+        ]
 
     decided = decide(claims, figure_of, seeds(done), seeds(failed), hint_of, seeds(plan.trainings))
     return Results(experiments, tuple(decided), claims)
@@ -183,18 +180,16 @@ def misspelt_figures(
     found: dict[str, str] = {}
     first = {(n.experiment, n.group): n for n in reversed(plan.named) if n.address in done}
     for (experiment, group), named in first.items():
-        wanted = {
-            f"claim {claim.id!r}, figure": claim.figures
-            for claim in (claims.claims if claims else ())
-            if claim.experiment == experiment and group in claim.every_group
+        wanted: dict[str, tuple[Figure, ...]] = {
+            f"study {experiment!r}, figures.{word}": (figure,)
+            for word, figure in (asked or {}).get(experiment, {}).items()
         }
-        mine = (asked or {}).get(experiment, {})
-        wanted |= {f"study {experiment!r}, figures.{word}": (one,) for word, one in mine.items()}
-        if not wanted:
-            continue
-        run = read_run(plan.trainings[named.address].path)
+        for claim in claims.claims if claims else ():
+            if claim.experiment == experiment and group in claim.every_group:
+                wanted[f"claim {claim.id!r}, figure"] = claim.figures
+        run = read_run(plan.trainings[named.address].path) if wanted else None
         for whose, figures in wanted.items():
-            if why := next(filter(None, (misspelt(run, each) for each in figures)), ""):
+            if run and (why := next(filter(None, (misspelt(run, each) for each in figures)), "")):
                 found[whose] = why
     return [f"{whose}: {why}" for whose, why in found.items()]
 
@@ -208,7 +203,7 @@ def write_results(results: Results, path: Path) -> None:
         "experiments": {
             each.name: {
                 "title": each.title,
-                "groups": {g.name: _plain(g) for g in each.groups},
+                "groups": {group.name: _plain(group) for group in each.groups},
                 "failed": dict(each.failed),
             }
             for each in results.experiments
@@ -225,10 +220,9 @@ def write_results(results: Results, path: Path) -> None:
 
 
 def _figures(
-    plan: Plan, done: Collection[str], wanted: Iterable[Figure]
+    plan: Plan, done: Collection[str], wanted: Collection[Figure]
 ) -> tuple[dict[str, dict[Figure, float]], dict[str, tuple[str, ...]]]:
     """By address, the figures that its run has, those of the set * of each, and its sets."""
-    wanted = list(wanted)
     found: dict[str, dict[Figure, float]] = {}
     sets: dict[str, tuple[str, ...]] = {}
     for address in (a for a in plan.trainings if a in done):
@@ -268,18 +262,14 @@ def _experiment(
 
 def _plain(group: Group) -> dict[str, Any]:
     figures = {word: [some.mean, some.half] for word, some in group.figures.items()}
-    return {"seeds": list(group.seeds), "planned": group.planned, "figures": figures}
+    return {"seeds": group.seeds, "planned": group.planned, "figures": figures}
 
 
 def _decided(one: Decided) -> dict[str, Any]:
+    ends = (one.low, one.high)
+    low, high = (None if end is None or math.isinf(end) else end for end in ends)
     return {
         "id": one.claim.id, "verdict": one.verdict, "robust": one.robust,
-        "estimate": one.estimate, "low": _finite(one.low),
-        "high": _finite(one.high), "least": one.claim.least,
-        "p_holds": one.p_holds, "p_not": one.p_not,
-        "effects": {str(seed): effect for seed, effect in one.effects.items()}, "why": one.why,
+        "estimate": one.estimate, "low": low, "high": high, "least": one.claim.least,
+        "p_holds": one.p_holds, "p_not": one.p_not, "effects": one.effects, "why": one.why,
     }  # fmt: skip
-
-
-def _finite(end: float | None) -> float | None:
-    return None if end is None or not math.isfinite(end) else end

@@ -6,16 +6,16 @@ repeated.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._text import say
 from ..logs.files import make_directory
+from ..logs.lines import read_json
 from ..logs.run import called, read_run
 from ..runs.progress import duration
 from . import workers
@@ -78,8 +78,7 @@ def run_study(
         }  # fmt: skip
         made = {name: {run.seed for run in s.runs.values()} for name, s in studies.items()}
         check_claims(said, groups, None if quick else made)
-        for line in misspelt_experiments(said, studies):
-            say(f"note: {line}", sys.stderr)
+        _note(misspelt_experiments(said, studies))
     named = Path(called(Path(given[0]))).stem if len(given) == 1 else "study"
     directory = Path(output or f"runs/{named}{'-quick' if quick else ''}")
     plan = plan_of(studies, directory, jobs)
@@ -87,8 +86,7 @@ def run_study(
 
     for name, study in studies.items():
         where = f"{name}: " if len(studies) > 1 else ""
-        for line in confounded(study.runs):
-            say(f"note: {where}{line}", sys.stderr)
+        _note(where + line for line in confounded(study.runs))
     machines: Workers = workers.OnRay(ray) if ray is not None and train else workers.Local()
     make_places(plan)
     kept: Callable[[Training], None] = lambda training: None  # noqa: E731
@@ -103,15 +101,13 @@ def run_study(
     done = {a for a, each in plan.trainings.items() if is_done(each)}
     if train:
         if done:
-            rest = len(plan.trainings) - len(done)
-            say(
-                f"{len(done)} of {len(plan.trainings)} trainings are done, {rest} to go", sys.stderr
-            )
+            whole = len(plan.trainings)
+            rest = whole - len(done)
+            say(f"{len(done)} of {whole} trainings are done, {rest} to go", sys.stderr)
         from .results import misspelt_figures
 
         asked = {name: study.figures for name, study in studies.items()}
-        for line in misspelt_figures(plan, done, said, asked):
-            say(f"note: {line}", sys.stderr)
+        _note(misspelt_figures(plan, done, said, asked))
         now = plan if seeds is None else plan_of(chosen, directory, jobs)
         # a cluster's processes start elsewhere
         state = _execute(now if ray is None else anywhere(now), machines, trusted, kept, not lean)
@@ -130,6 +126,11 @@ def run_study(
         more = f" (all of it: {log})" if log.exists() else ""
         say(f"run {plan.name_of(address)!r} stopped: {why}{more}", sys.stderr)
     return 1 if state.failed else 0
+
+
+def _note(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(f"note: {line}", sys.stderr)
 
 
 def _keep(plan: Plan, record: Path, lean: bool, training: Training) -> None:
@@ -253,18 +254,14 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
     found: dict[str, set[str]] = {word: set() for word in words}
     seconds = 0.0
     for address in state.done:
-        run = read_run(plan.trainings[address].path)
-        seconds += sum(run.series("time/iteration")[1])
-        about = _object(run.environment_text)
-        versions = about.get("versions")
-        versions = versions if isinstance(versions, dict) else {}
-        said = [(word, about.get(word)) for word in machine]
-        commit = ("commit", str(about.get("git") or "")[:12])
-        gpus = about.get("gpus")
-        each = [("gpus", name) for name in gpus] if isinstance(gpus, list) else []
-        for word, text in (*versions.items(), *said, *each, commit):
-            if word in found and text:
-                found[word].add(str(text))
+        path = plan.trainings[address].path
+        seconds += sum(read_run(path).series("time/iteration")[1])
+        about = read_json(path / "environment.json")
+        said = about | about.get("versions", {}) | {"commit": str(about.get("git") or "")[:12]}
+        for word in words:
+            texts = said.get(word)
+            several = texts if isinstance(texts, list) else [texts]
+            found[word].update(str(text) for text in several if text)
     facts = [("runs", f"{sum(n.address in state.done for n in plan.named)} of {len(plan.named)}")]
     facts.append(("trainings", f"{len(state.done)} of {len(plan.trainings)}"))
     facts.append(("time of training", duration(seconds)))
@@ -274,11 +271,3 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
             few = ", ".join(sorted(texts)[:_MANY_FACTS])
             facts.append((word, few + (f" and {more} more" if more > 0 else "")))
     return facts
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from textwrap import wrap
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .._text import console, print_whole, say
+from .._text import print_whole, say
 from ..report.runs import apart, k_words
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from .results import Group, Interval, Results
 
 _FILES = 4  # names of experiments that a line has
-_BESIDE, _NAME = 9, 18  # of the table of claims: columns beside its cells; of names the least
+_NAME = 18  # columns that a name has at least
 USUAL = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")  # of every group
 
 
@@ -29,19 +28,35 @@ def plain_table(title: str | None) -> Table:
     return Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """A row a run: entropy and scores before and after."""
+def print_numbers(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[str]], least: int = 6
+) -> None:
+    """Print a table of names, which are folded where there is no room, and of numbers.
+
+    Args:
+        title: above it.
+        head: names of the columns.
+        rows: a name each, then cells in rich's markup.
+        least: columns that a name has at least.
+    """
     from rich.markup import escape
 
-    table = plain_table("before → after training; entropy in nats per token")
-    longest = max((len(row.run.name) for row in rows), default=0)
-    table.add_column("run", overflow="fold", min_width=min(longest, _NAME))
-    k = k_words(rows)
-    for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time"):
+    table = plain_table(title)
+    table.add_column(head[0], overflow="fold", min_width=least)
+    for column in head[1:]:
         table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            escape(row.run.name),
+    for name, *cells in rows:
+        table.add_row(escape(name), *cells)
+    print_whole(table)
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """A row a run: entropy and scores before and after."""
+    k = k_words(rows)
+    head = ("run", "entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time")
+    shown = [
+        (
+            row.run.name,
             f"{_figure(row.entropy_before, 2)}→{_figure(row.entropy_after, 2)}",
             "-" if row.entropy_kept is None else f"{row.entropy_kept:.0f}%",
             _figure(row.target, 2),
@@ -50,7 +65,10 @@ def print_table(rows: Sequence[Row]) -> None:
             f"{_figure(row.distinct_before, 1)}→{_figure(row.distinct_after, 1)}",
             "-" if row.seconds is None else f"{row.seconds:.0f}s",
         )
-    print_whole(table)
+        for row in rows
+    ]
+    least = min(max((len(row.run.name) for row in rows), default=0), _NAME)
+    print_numbers("before → after training; entropy in nats per token", head, shown, least)
     say(f"distinct: different right answers among {k} samples of a prompt")
     for note in apart(rows):
         say(f"note: {note}")
@@ -76,15 +94,17 @@ def print_groups(groups: Sequence[Group], asked: Sequence[str] = ()) -> None:
 
 
 def print_claims(results: Results) -> None:
-    """A line a claim that is told of, two where its name is long; nothing without claims."""
+    """A line a claim that is told of; nothing without claims."""
     from .claims import LEAST  # with scipy; whoever has results has it
 
-    if results.told:
-        _print_told(results.told)
-    for one in results.told:
+    if told := results.told:
+        title = f"{len(told)} claim{'s' * (len(told) != 1)}; effect: mean over seeds, 95% interval"
+        rows = [(one.claim.id, one.verdict, _effect(one), f"{one.claim.least:g}") for one in told]
+        print_numbers(title, ("claim", "verdict", "effect", "from"), rows, _NAME)
+    for one in told:
         if not one.effects:
             say(f"{one.claim.id}: {one.why}")
-    if few := sum(0 < len(one.effects) < LEAST for one in results.told):
+    if few := sum(0 < len(one.effects) < LEAST for one in told):
         say(f"{few} claim{'s' * (few != 1)} with fewer than {LEAST} seeds, which decide nothing")
     if waiting := len(results.waiting):
         say(f"{waiting} claim{'s' * (waiting != 1)} whose trainings are not here: nothing is said")
@@ -93,25 +113,6 @@ def print_claims(results: Results) -> None:
         if others:
             more = f" and {len(others) - _FILES} more" * (len(others) > _FILES)
             say(f"no study file among those given: {', '.join(others[:_FILES])}{more}")
-
-
-def _print_told(decided: Sequence[Decided]) -> None:
-    from rich.markup import escape
-
-    count = len(decided)
-    said = f"{count} claim{'s' * (count != 1)}; effect: mean over seeds, 95% interval"
-    table = plain_table(said)
-    screen = console()
-    for column in ("claim", "verdict"):
-        table.add_column(column, no_wrap=True)
-    for column in ("effect", "from"):
-        table.add_column(column, justify="right", no_wrap=True)
-    rows = [(one.claim.id, one.verdict, _effect(one), f"{one.claim.least:g}") for one in decided]
-    others = sum(max(map(len, cells)) for cells in list(zip(*rows, strict=True))[1:])
-    room = max(_NAME, screen.width - others - _BESIDE)
-    for name, *cells in rows:  # at a hyphen, which the table's own wrapping does not know
-        table.add_row(escape("\n".join(wrap(name, room))), *cells)
-    screen.print(table)
 
 
 def _effect(one: Decided) -> str:

@@ -15,6 +15,7 @@ from .plan import Training
 
 _SLACK = 1e-9  # of shares that add up to 1
 _GRACE = 20.0  # seconds that a training has to end when asked to
+_TRAIN = (sys.executable, "-m", "entrostat.cli", "train")
 KILLED = -9  # of a task whose node or worker went away
 
 
@@ -45,10 +46,9 @@ class Local:
         return free is None or free >= sum(self._most - each for each in held) + self._most
 
     def start(self, training: Training, words: list[str]) -> None:
-        command = [sys.executable, "-m", "entrostat.cli", "train", *words]
         with open(training.log, "ab", opener=no_link) as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*_TRAIN, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=environment(threads_of(training)),
             )  # fmt: skip
         self._running[training.address] = (training, process)
@@ -162,10 +162,9 @@ def train(words: list[str], log: str, directory: str, threads: int) -> int:
 
     It starts in `directory`, whose modules it may import, or beside its log where that is not here.
     """
-    command = [sys.executable, "-m", "entrostat.cli", "train", *words]
     place = directory if os.path.isdir(directory) else os.path.dirname(log)
     with open(log, "ab", opener=no_link) as file:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=place,
+            [*_TRAIN, *words], stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=place,
             env=environment(threads), check=False,
         ).returncode  # fmt: skip

@@ -27,11 +27,11 @@ whether the verdict stands then, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import product
-from statistics import fmean
+from statistics import fmean, linear_regression
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,49 +68,32 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
 
     None where a run or a figure is missing, or the statistic is not defined.
     """
-    if claim.statistic in ("trend", "correlation"):
-        names = claim.groups["groups"]
-        values = [figure_of(name, claim.figure) for name in names]
-        if claim.statistic == "trend":
-            found = _trend([v for v in values if v is not None], len(names))
-        else:
-            assert claim.other is not None
-            others = [figure_of(name, claim.other) for name in names]
-            pairs = [(x, y) for x, y in zip(values, others, strict=True)
-                     if x is not None and y is not None]  # fmt: skip
-            found = spearman(pairs) if len(pairs) == len(names) else None
+    known: dict[tuple[str, Figure], float] = {}
+    for name, figure in product(claim.every_group, claim.figures):
+        if (value := figure_of(name, figure)) is None:
+            return None
+        known[name, figure] = value
+
+    def of(key: str, figure: Figure) -> list[float]:
+        return [known[name, figure] for name in claim.groups[key]]
+
+    if claim.statistic == "trend":
+        values = of("groups", claim.figure)
+        found = (len(values) - 1) * linear_regression(range(len(values)), values).slope
+    elif claim.statistic == "correlation":
+        first, other = (of("groups", figure) for figure in claim.figures)
+        found = spearman(list(zip(first, other, strict=True)))
     else:
-        means = {k: _mean(names, claim.figure, figure_of) for k, names in claim.groups.items()}
-        if claim.other is not None:
-            means["other"] = _mean(claim.groups["a"], claim.other, figure_of)
-        known = {key: value for key, value in means.items() if value is not None}
-        found = _contrast(claim, known) if len(known) == len(means) else None
+        f = {key: fmean(of(key, claim.figure)) for key in claim.groups}
+        if claim.statistic == "level":
+            found = f["a"] - claim.than
+        elif claim.statistic == "margin":
+            found = f["a"] - fmean(of("a", claim.figures[1]))
+        elif claim.statistic == "ratio":
+            found = math.log(f["a"] / f["b"]) if f["a"] > 0 and f["b"] > 0 else None
+        else:  # of an interaction less another difference
+            found = f["a"] - f["b"] - (f["c"] - f["d"] if "c" in f else 0.0)
     return None if found is None or not math.isfinite(found) else claim.sign * found
-
-
-def _mean(names: tuple[str, ...], figure: Figure, figure_of: FigureOf) -> float | None:
-    values = [figure_of(name, figure) for name in names]
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(names) else None
-
-
-def _contrast(claim: Claim, f: dict[str, float]) -> float | None:
-    if claim.statistic == "level":
-        return f["a"] - claim.than
-    if claim.statistic == "margin":
-        return f["a"] - f["other"]
-    if claim.statistic == "ratio":
-        return math.log(f["a"] / f["b"]) if f["a"] > 0 and f["b"] > 0 else None
-    difference = f["a"] - f["b"]
-    return difference if claim.statistic == "difference" else difference - (f["c"] - f["d"])
-
-
-def _trend(values: list[float], n: int) -> float | None:
-    if len(values) < n:
-        return None
-    middle = (n - 1) / 2
-    squares = sum((i - middle) ** 2 for i in range(n))
-    return (n - 1) * sum((i - middle) * value for i, value in enumerate(values)) / squares
 
 
 @dataclass(frozen=True)
@@ -161,29 +144,27 @@ def decide(
         hint_of: as `figure_of` -> a sentence more on a figure that a run lacks, or "".
         planned_of: as `seeds_of`, the seeds whose runs there are to be.
     """
-    sources = [
-        _Source(claim, figure_of, seeds_of, lost_of, hint_of, planned_of) for claim in claims.claims
+    seen = [
+        _look(claim, figure_of, seeds_of, lost_of, hint_of, planned_of) for claim in claims.claims
     ]
-    effects = [source.effects() for source in sources]
-    lost = [source.lost(each) for source, each in zip(sources, effects, strict=True)]
-    whole = [{} if why else each for why, each in zip(lost, effects, strict=True)]
+    whole = [[] if one.lost else list(one.effects.values()) for one in seen]
     least = [claim.least for claim in claims.claims]
     holds, fails = _both(p_above, whole, least)
     plainly, plainly_not = _both(p_skewed, whole, least)
     found = []
-    for i, (claim, each) in enumerate(zip(claims.claims, effects, strict=True)):
-        values = list(each.values())
+    for i, (claim, one) in enumerate(zip(claims.claims, seen, strict=True)):
+        values = list(one.effects.values())
         low, high = interval(values) if len(values) > 1 else (None, None)
         verdict = _verdict(holds[i], fails[i], claims.alpha)
         robust = verdict == _verdict(plainly[i], plainly_not[i], claims.alpha)
-        why = lost[i]
+        why = one.lost
         if verdict == VERDICTS[2] and not why:
-            why = sources[i].why(each, low, high)
+            why = _why(claim, one, low, high)
         estimate = float(np.mean(values)) if values else None
         found.append(
             Decided(
-                claim, each, estimate, low, high, holds[i], fails[i], verdict, robust, why,
-                not sources[i].shared() and not sources[i].broken(),
+                claim, one.effects, estimate, low, high, holds[i], fails[i], verdict, robust, why,
+                one.waits,
             )
         )  # fmt: skip
     return found
@@ -191,13 +172,12 @@ def decide(
 
 def _both(
     p: Callable[[Sequence[float], float], float],
-    effects: Sequence[Mapping[int, float]],
+    effects: Sequence[Sequence[float]],
     least: Sequence[float],
 ) -> tuple[list[float], list[float]]:
     """Corrected p-values of "holds" and of "does not hold", each family by itself."""
-    pairs = [(list(each.values()), bound) for each, bound in zip(effects, least, strict=True)]
-    above = [p(values, bound) for values, bound in pairs]
-    below = [p([-value for value in values], -bound) for values, bound in pairs]
+    above = list(map(p, effects, least))
+    below = [p([-v for v in values], -bound) for values, bound in zip(effects, least, strict=True)]
     return holm(above), holm(below)
 
 
@@ -306,83 +286,74 @@ def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """What the runs have for a claim; the arguments of `decide`."""
+class _Seen:
+    done: Mapping[str, list[int]]  # by group, its seeds that may decide
+    effects: Mapping[int, float]
+    lost: str  # which seed the others must not speak for; "" without one
+    waits: bool
 
-    claim: Claim
-    figure_of: Callable[[str, str, int, Figure], float | None]
-    seeds_of: Callable[[str, str], Collection[int]]
-    lost_of: Callable[[str, str], Collection[int]]
-    hint_of: Callable[[str, str, int, Figure], str]
-    planned_of: Callable[[str, str], Collection[int]]
 
-    def _among(self, of: Callable[[str, str], Collection[int]], group: str) -> list[int]:
-        """A group's seeds that may decide the claim."""
-        mine = self.claim.seeds
-        return [s for s in of(self.claim.experiment, group) if mine is None or s in mine]
+def _look(
+    claim: Claim,
+    figure_of: Callable[[str, str, int, Figure], float | None],
+    seeds_of: Callable[[str, str], Collection[int]],
+    lost_of: Callable[[str, str], Collection[int]],
+    hint_of: Callable[[str, str, int, Figure], str],
+    planned_of: Callable[[str, str], Collection[int]],
+) -> _Seen:
+    """Arguments as of `decide`."""
 
-    def _seeds(self, group: str) -> list[int]:
-        return self._among(self.seeds_of, group)
+    def among(of: Callable[[str, str], Collection[int]], group: str) -> list[int]:
+        return [s for s in of(claim.experiment, group) if claim.seeds is None or s in claim.seeds]
 
-    def _figure(self, group: str, seed: int, figure: Figure) -> float | None:
-        return self.figure_of(self.claim.experiment, group, seed, figure)
-
-    def effects(self) -> dict[int, float]:
-        found = {
-            seed: effect(self.claim, lambda g, f, s=seed: self._figure(g, s, f))
-            for seed in sorted(self.shared())
-        }
-        return {seed: value for seed, value in found.items() if value is not None}
-
-    def shared(self) -> set[int]:
-        return set.intersection(*(set(self._seeds(g)) for g in self.claim.every_group))
-
-    def broken(self) -> str:
-        """Which run failed, or has not a figure, so that others must not speak for it; or ""."""
-        claim = self.claim
-        for group in claim.every_group:
-            if failed := sorted(self._among(self.lost_of, group)):
-                return f"{group!r} did not end well with seed {failed[0]}: {_CHOICE}"
-            for seed, figure in product(self._seeds(group), claim.figures):
-                if self._figure(group, seed, figure) is None:
-                    hint = self.hint_of(claim.experiment, group, seed, figure)
+    def broken() -> Iterator[str]:
+        """Runs that failed, or have not a figure."""
+        for group, seeds in done.items():
+            for seed in sorted(among(lost_of, group)):
+                yield f"{group!r} did not end well with seed {seed}: {_CHOICE}"
+            for seed, figure in product(seeds, claim.figures):
+                if figure_of(claim.experiment, group, seed, figure) is None:
+                    hint = hint_of(claim.experiment, group, seed, figure)
                     said = f"{group!r} does not have the figure ({figure}) with seed {seed}."
-                    return f"{said} {hint}".rstrip()
-        return ""
+                    yield f"{said} {hint}".rstrip()
 
-    def lost(self, effects: Mapping[int, float]) -> str:
-        """Which seed the others must not speak for; "" without one."""
-        if why := self.broken():
-            return why
-        for group, seed in product(self.claim.every_group, self.claim.seeds or ()):
-            if seed not in self._seeds(group):
-                return f"{group!r} has not been trained with seed {seed}, which decides, too."
-        for group in self.claim.every_group:
-            done, planned = (set(self._among(of, group)) for of in (self.seeds_of, self.planned_of))
-            if done and planned - done:
-                return (
-                    f"{len(planned & done)} of the {len(planned)} seeds of {group!r} are done; it "
-                    "is decided once all are."
+    def missing() -> Iterator[str]:
+        for group, seed in product(done, claim.seeds or ()):
+            if seed not in done[group]:
+                yield f"{group!r} has not been trained with seed {seed}, which decides, too."
+        for group, seeds in done.items():
+            planned = set(among(planned_of, group))
+            if seeds and planned - set(seeds):
+                yield (
+                    f"{len(planned & set(seeds))} of the {len(planned)} seeds of {group!r} are "
+                    "done; it is decided once all are."
                 )
-        without = sorted(self.shared() - set(effects))
-        return f"The statistic is not defined with seed {without[0]}: {_CHOICE}" if without else ""
+        for seed in sorted(shared - effects.keys()):
+            yield f"The statistic is not defined with seed {seed}: {_CHOICE}"
 
-    def why(self, effects: Mapping[int, float], low: float | None, high: float | None) -> str:
-        """Why it cannot be told of runs that are all there, with the claim's own interval."""
-        n, alone = len(effects), ""
-        if n < LEAST:
-            for group in self.claim.every_group:
-                if len(done := self._seeds(group)) < LEAST:
-                    return (
-                        f"{group!r} has {len(done)} of the {LEAST} seeds that are needed at least."
-                    )
-            return f"{n} seeds are shared by all its groups."
-        if len(set(effects.values())) == 1:
-            return f"All {n} seeds have the same number, which says little of others."
-        if low is not None and low > self.claim.least:
-            alone = VERDICTS[0]
-        elif high is not None and high < self.claim.least:
-            alone = VERDICTS[1]
-        if alone:
-            return f"By its own interval it {alone}; among so many claims that is not enough."
-        return "The smallest effect that counts is within its interval."
+    done = {group: among(seeds_of, group) for group in claim.every_group}
+    shared = set.intersection(*map(set, done.values()))
+    found = {
+        seed: effect(claim, lambda g, f, s=seed: figure_of(claim.experiment, g, s, f))
+        for seed in sorted(shared)
+    }
+    effects = {seed: value for seed, value in found.items() if value is not None}
+    wrong = next(broken(), "")
+    return _Seen(done, effects, wrong or next(missing(), ""), not shared and not wrong)
+
+
+def _why(claim: Claim, one: _Seen, low: float | None, high: float | None) -> str:
+    """Why it cannot be told of runs that are all there, with the claim's own interval."""
+    n = len(one.effects)
+    if n < LEAST:
+        for group, seeds in one.done.items():
+            if len(seeds) < LEAST:
+                return f"{group!r} has {len(seeds)} of the {LEAST} seeds that are needed at least."
+        return f"{n} seeds are shared by all its groups."
+    if len(set(one.effects.values())) == 1:
+        return f"All {n} seeds have the same number, which says little of others."
+    above = low is not None and low > claim.least
+    if above or (high is not None and high < claim.least):
+        alone = VERDICTS[0] if above else VERDICTS[1]
+        return f"By its own interval it {alone}; among so many claims that is not enough."
+    return "The smallest effect that counts is within its interval."

@@ -50,8 +50,6 @@ _KEYS = ("id", "paper", "where", "says", "experiment", "figure", "statistic", "d
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says."""
-
     id: str
     paper: str  # one of `PAPERS`; OURS is whoever writes the file
     where: str  # section, figure or table
@@ -143,13 +141,11 @@ def check_claims(
 
 def misspelt_experiments(claims: Claims, given: Collection[str]) -> list[str]:
     """Claims about experiments that are not at hand, and are spelled much like one that is."""
-    found = {}
-    for claim in claims.claims:
-        if claim.experiment not in given and (near := nearest(claim.experiment, given)):
-            found[claim.experiment] = near
+    names = dict.fromkeys(claim.experiment for claim in claims.claims)
     return [
         f"claims {str(claims.path)!r}: no study file {name!r} among those given; {near!r} is"
-        for name, near in found.items()
+        for name in names
+        if name not in given and (near := nearest(name, given))
     ]
 
 
@@ -157,9 +153,9 @@ def _claim(where: str, table: Any, seeds: tuple[int, ...] | None) -> Claim:
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} is a table, got {table!r}")
     where = f"{where} ({table.get('id', 'without id')})"
-    if "statistic" not in table:
+    statistic = table.get("statistic")
+    if statistic is None:
         raise ValueError(f"{where} has no statistic; there are {', '.join(STATISTICS)}")
-    statistic = table["statistic"]
     if not isinstance(statistic, str) or statistic not in STATISTICS:
         raise ValueError(f"{where}: {unknown('statistic', str(statistic), STATISTICS)}")
     places, directions = STATISTICS[statistic]
