@@ -35,7 +35,10 @@ class Record:
         alert: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.run, self.state, self.progress = run, state, progress
-        self.schedule = checkpoints.Schedule(state.config.save, state.needs.checkpoint, start)
+        trained = [state.policy.trained(), {} if state.phi is None else state.phi.policy.trained()]
+        self.schedule = checkpoints.Schedule(
+            state.config.save, checkpoints.size_of(*trained), start
+        )
         self._writer = RunWriter(run, state.config, progress, alert)
 
     def iteration(

@@ -25,7 +25,7 @@ from ...data.prompts import (
 from ...data.scoring import Scorer
 from ...evaluation.eval_sets import ResolvedEvalSets, check_prompts
 from ...models.capabilities import SMALL
-from ...models.hardware import MemoryEstimate, choose_threads, estimate_memory
+from ...models.hardware import check_room, choose_threads
 from ...models.loading import learning_rate, load_policy
 from ...models.policy import Policy
 from ...runs import checkpoint as checkpoints
@@ -47,7 +47,6 @@ class State:
         config: the run's, with all that it leaves open chosen.
         task: prompts and verifier.
         new: tokens that a completion may take, or a turn of it.
-        needs: memory and disk.
         reference: the policy as training began with it, frozen; None where no method reads it.
         objective: methods and their controllers; the first of what changes.
         policy: what is trained.
@@ -62,7 +61,6 @@ class State:
     config: TrainConfig
     task: Task
     new: int
-    needs: MemoryEstimate
     reference: Policy | None
     objective: Objective
     policy: Policy
@@ -145,13 +143,12 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     room = usual(task, config, task.splits[0])
     if (context := context_of(policy, config)) is not None:
         room = min(room, context - P)
-    needs = estimate_memory(
-        policy, config, P, room, reference is not None, phi is not None,
-        objective.influence_sample() is not None,
-    )  # fmt: skip
-    needs.check(Path(config.output or default_output(config)), say)
+    output = Path(config.output or default_output(config))
+    check_room(
+        policy, config, room, output, say, reference=reference is not None, second=phi is not None
+    )
     return State(
-        config, task, parts.new, needs, reference, objective, policy, phi,
+        config, task, parts.new, reference, objective, policy, phi,
         *build_optimizer(policy, config), parts.scorer, parts.held_out,
     )  # fmt: skip
 
