@@ -19,7 +19,7 @@ from typing import IO, Any
 from .._processors import processor_kind
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..logs.files import make_directory, replacing
+from ..logs.files import dump_files, make_directory, replacing
 from ..logs.lines import JsonLines, Mark, read_json
 from ..logs.run import MOST
 from . import best_checkpoint as best
@@ -151,8 +151,8 @@ def hold(path: Path, busy: str) -> IO[str]:
 
 
 def forget_rollouts(directory: Path, iteration: int) -> None:
-    for path in directory.glob("*.safetensors"):
-        if path.stem.isascii() and path.stem.isdecimal() and int(path.stem) > iteration:
+    for there, path in dump_files(directory).items():
+        if there > iteration:
             path.unlink()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...core.batch import TokenBatch
 from ...logs.rollouts import Rollouts
-from ...runs.dump import flatten, token_pieces
+from ...models.policy import token_pieces
 from .experience import Sampled, Selection
 
 
@@ -44,11 +44,11 @@ def rollouts_of(
     assert batch.old_entropy is not None
     own = batch.mask[there := sequences.completed].cpu()  # [n]
     start = torch.cat([batch.lengths.new_zeros(1), there.sum(-1).cumsum(0)])
-    tokens = flatten(sequences.completions, there)
+    tokens = sequences.completions[there].cpu()
 
     def of_tokens(values: Tensor) -> Tensor:
         """[B, T] -> [n]; NaN where an environment spoke."""
-        return flatten(values, there).masked_fill(~own, torch.nan)
+        return values[there].cpu().masked_fill(~own, torch.nan)
 
     return Rollouts(
         iteration=sampled.iteration,

@@ -25,7 +25,7 @@ from ...core.batch import TokenBatch
 from ...logs.files import replacing
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts, save_rollouts
-from ...runs.dump import flatten, token_pieces
+from ...models.policy import token_pieces
 from ...runs.run_directory import forget_rollouts
 from .iteration import Scored
 
@@ -177,5 +177,5 @@ def rollouts_of(
 
 def among(values: Tensor, mask: Tensor, own: Tensor | None) -> Tensor:
     """[n] float32: the entries of [B, T] at `mask`, row after row; NaN where `own` [n] is False."""
-    flat = flatten(values, mask).float()
+    flat = values[mask].float().cpu()
     return flat if own is None else flat.new_full(own.shape, math.nan).masked_scatter(own, flat)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...logs.rollouts import Rollouts
-from ...runs.dump import flatten, token_pieces
+from ...models.policy import token_pieces
 
 
 def rollouts_of(
@@ -40,13 +40,13 @@ def rollouts_of(
     lengths = rows["lengths"]
     there = torch.arange(rows["mask"].shape[1]) < lengths[:, None]
     own = rows["mask"].bool()[there]
-    tokens = flatten(rows["responses"], there)
+    tokens = rows["responses"][there].cpu()
     idle = rows["idle"].bool()
     nothing = torch.full_like(rows["logp"], torch.nan)
 
     def of_tokens(values: Tensor) -> Tensor:
         """[B, T] -> [n]; NaN where an environment spoke."""
-        return flatten(values, there).float().masked_fill(~own, torch.nan)
+        return values[there].cpu().float().masked_fill(~own, torch.nan)
 
     return Rollouts(
         iteration=iteration,
