@@ -237,18 +237,13 @@ def _git_revision() -> str | None:
     None where it is installed without one, also inside another project's checkout.
     """
     here = Path(__file__)
+
+    def git(*words: str) -> str:
+        how: Any = {"capture_output": True, "text": True, "timeout": 5, "check": True}
+        return subprocess.run(["git", *words], cwd=here.parent, **how).stdout.strip()
+
     try:
-        _, revision, status = (
-            subprocess.run(
-                ["git", *words], cwd=here.parent, capture_output=True, text=True, timeout=5,
-                check=True,
-            ).stdout.strip()
-            for words in (
-                ["ls-files", "--error-unmatch", here.name],
-                ["rev-parse", "HEAD"],
-                ["status", "--porcelain", "--", "."],
-            )
-        )  # fmt: skip
+        git("ls-files", "--error-unmatch", here.name)
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return revision + ("+" if status else "")
