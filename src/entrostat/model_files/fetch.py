@@ -10,7 +10,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -187,15 +187,11 @@ def _staging(target: Path) -> Iterator[Path]:
         _clear(other, target)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     staging.mkdir(parents=True)
-    lock = None
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, staging, ignore_errors=True)
         with suppress(OSError):  # a network's file system that cannot lock a directory
-            lock = _lock(staging)
+            stack.callback(os.close, _lock(staging))
         yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
 
 
 def _clear(staging: Path, target: Path) -> None:
