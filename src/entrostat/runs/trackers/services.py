@@ -18,7 +18,7 @@ import secrets
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -187,7 +187,7 @@ class MLflow(Service):
         self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
 
 
-SERVICES: dict[str, type[Service]] = {
+SERVICES: dict[str, Callable[[Started], Service]] = {
     "wandb": WandB, "trackio": Trackio, "tensorboard": TensorBoard, "mlflow": MLflow,
 }  # fmt: skip
 TITLES = {
