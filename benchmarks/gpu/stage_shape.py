@@ -81,7 +81,7 @@ def shape(kit: Kit) -> None:
             skipped_updates=updated.get("optim/skipped", 0.0),
         )  # fmt: skip
         if kit.device == "cuda":
-            peaks = {f"peak_{k}_gb": v / 1e9 for k, v in timer.peak.items()}
+            peaks: dict[str, Any] = {f"peak_{k}_gb": v / 1e9 for k, v in timer.peak.items()}
             kit.row(f"memory, {precision}", peak_gb=max(peaks.values()), **peaks)
         if precision == "bf16":
             sampling(kit, state)
