@@ -67,7 +67,7 @@ def settings(kit: Kit, precision: Any) -> TrainConfig:
 
 
 def shape(kit: Kit) -> None:
-    """Tokens a second of sampling, measuring and updating; memory beside the lab's estimate."""
+    """Tokens a second of sampling, measuring and updating; peak memory."""
     for precision in ("bf16", "fp16") if kit.device == "cuda" else ("bf16",):
         state = build(settings(kit, precision), Letters(), lambda text: None)
         timer, tokens, updated = Timer(kit.device), 0, {}
@@ -81,16 +81,8 @@ def shape(kit: Kit) -> None:
             skipped_updates=updated.get("optim/skipped", 0.0),
         )  # fmt: skip
         if kit.device == "cuda":
-            peak, needs = max(timer.peak.values()), state.needs
-            kit.row(
-                f"memory, {precision}: the lab's estimate", 0.8 <= needs.memory / peak <= 1.5,
-                ".8 to 1.5 of the peak", ratio=needs.memory / peak, estimate_gb=needs.memory / 1e9,
-                peak_gb=peak / 1e9, **{f"peak_{k}_gb": v / 1e9 for k, v in timer.peak.items()},
-                **{
-                    f"estimated_{k}_gb": getattr(needs, k) / 1e9
-                    for k in ("weights", "optimizer", "training", "sampling")
-                },
-            )  # fmt: skip
+            peaks: dict[str, Any] = {f"peak_{k}_gb": v / 1e9 for k, v in timer.peak.items()}
+            kit.row(f"memory, {precision}", peak_gb=max(peaks.values()), **peaks)
         if precision == "bf16":
             sampling(kit, state)
         del state

@@ -14,10 +14,10 @@ import entrostat as es
 from builders import f64, refused
 from entrostat.config import TrainConfig, from_dict
 from entrostat.errors import RunStopped
-from entrostat.models.hardware import estimate_memory
 from entrostat.models.loading import load_policy
 from entrostat.models.rollout import Sequences
 from entrostat.runs import checkpoint as checkpoints
+from entrostat.runs.checkpoint import size_of
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.lab import train
@@ -327,11 +327,7 @@ def test_phi_learns_alone_and_shares_what_is_frozen(rank: int) -> None:
         f"prime: a second model, {trained:,} parameters trained at 0.01, scores each rollout "
         "batch, then learns from it"
     ]
-    # what is needed: the reference is a copy of the whole, or what is under the adapters
-    every = sum(p.numel() for p in policy.model.parameters())
-    found = estimate_memory(policy, settings, 6, 13, reference=True, second=True)
-    assert found.weights == 4 * (every + trained + (0 if rank else every))
-    assert found.optimizer == found.checkpoint == 2 * 3 * 4 * trained
+    assert size_of(policy.trained(), phi.policy.trained()) == 2 * 3 * 4 * trained
 
 
 # ---------------------------------------------------------------------------- in the loop

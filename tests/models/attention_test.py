@@ -28,7 +28,7 @@ from entrostat.models.attention import NAME, _attend, _Rows, row_attention
 from entrostat.models.capabilities import window
 from entrostat.models.head import only_at
 from entrostat.models.loading import load_policy
-from entrostat.models.packing import _rows, pack
+from entrostat.models.packing import _next_fit, pack
 from entrostat.models.policy import Policy
 from entrostat.models.pretrain import tokenizer
 from entrostat.models.rollout import Sequences
@@ -425,12 +425,12 @@ def test_the_rows_counted_are_those_that_packing_makes(
             patch.setattr(packing, "_ROW", size)  # narrow rows of another width
             rows, made = pack(sequences).tokens.shape
             assert made == size
-            assert rows == _rows(parts, size)
+            assert rows == _next_fit(parts, size)[1]
             cost[size] = rows * size * (1 + size / 3000)
     rows, size = pack(sequences, wide=True).tokens.shape
     assert size in cost
     assert cost[size] == min(cost.values())
-    assert rows == _rows(parts, size)
+    assert rows == _next_fit(parts, size)[1]
 
 
 def test_the_cheapest_row_by_hand() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import gc
 import os
+import re
 import shutil
-import weakref
 from collections import namedtuple
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from builders import config_with, refused
 from entrostat.config import Save, TrainConfig, from_dict, load
@@ -24,11 +21,9 @@ from entrostat.logs.files import in_bytes
 from entrostat.logs.lines import JsonLines
 from entrostat.models import hardware as machine
 from entrostat.models import hardware as needs
-from entrostat.models.hardware import MemoryEstimate, _cached, estimate_memory, free_memory
+from entrostat.models.hardware import free_memory
 from entrostat.models.loading import load_policy
-from entrostat.models.policy import Policy
 from entrostat.models.pretrain import tokenizer
-from entrostat.models.rollout import Sequences
 from entrostat.runs import checkpoint as checkpoints
 from entrostat.runs.progress import Progress
 from entrostat.study.plan import check_same
@@ -95,93 +90,88 @@ def test_bytes_just_below_a_hundred() -> None:
     assert in_bytes(99_600_000) == "100 MB"
 
 
-def test_weights_optimizer_and_checkpoint_by_hand(llamas: dict[int, str]) -> None:
-    n = parameters(15)
+Disk = namedtuple("Disk", ("total", "used", "free"))
+
+
+def told(
+    setting: TrainConfig, free: int = 10**9, memory: int | None = 10**9, new: int = 20,
+    output: Path | None = None, **copies: bool,
+) -> list[str]:  # fmt: skip
+    """What is said of a run where so much of disk and memory is free."""
+    said: list[str] = []
+    both = {"reference": False, "second": False} | copies
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: Disk(10**15, 0, free))
+        patch.setattr(needs, "free_memory", lambda device: memory)
+        policy = load_policy(setting)
+        needs.check_room(policy, setting, new, output or Path("run"), said.append, **both)
+    return said
+
+
+def bytes_of(setting: TrainConfig, **more: Any) -> tuple[int, int]:
+    """Of gradients and moments, and of the disk, as the refusals say them."""
+    found = []
+    for low in ({"memory": 0}, {"free": 0}):
+        with pytest.raises(ValueError, match=r"take \d+ bytes|write \d+ bytes") as error:
+            told(setting, **more, **low)
+        found.append(int(re.findall(r"(\d+) bytes", str(error.value))[0]))
+    return found[0], found[1]
+
+
+def test_weights_optimizer_and_disk_by_hand(llamas: dict[int, str]) -> None:
+    n, setting = parameters(15), config(model=llamas[15])
     assert n == 1920 + 2 * 36_992 + 64 == 75_968
-    found = estimate_memory(
-        load_policy(config(model=llamas[15])), config(), 10, 20, reference=False
-    )
-    assert found.weights == 4 * n  # float32
-    assert found.optimizer == 3 * 4 * n  # gradients and two moments
-    assert found.checkpoint == 3 * 4 * n  # weights and two moments
-    # two checkpoints kept and one being written, the final model, 4 dumps of 24 x 20 tokens
-    assert found.disk == 3 * 12 * n + 4 * n + 4 * 24 * 20 * 40
-    assert found.analysis == 0
-    assert found.device == torch.device("cpu")
-    with_reference = estimate_memory(load_policy(config(model=llamas[15])), config(), 10, 20, True)
-    assert with_reference.weights == 8 * n
+    # gradients and two moments; two checkpoints of weights and moments and one being written, the
+    # final model, 4 dumps of 24 x 20 tokens
+    assert bytes_of(setting) == (12 * n, 3 * 12 * n + 4 * n + 4 * 24 * 20 * 40)
+    memory, disk = told(setting, 2_000_000_000, 10**9)
+    own = f"memory: weights {in_bytes(4 * n)}, gradients and AdamW {in_bytes(12 * n)}, "
+    assert memory.startswith(own)
+    assert memory.endswith("; 1 GB free")
+    assert disk.endswith("at most; 2 GB free")
+    with_reference = told(setting, reference=True)[0]
+    assert f"weights {in_bytes(8 * n)}," in with_reference
+    second = told(setting, reference=True, second=True)[0]
+    assert f"weights {in_bytes(12 * n)}, gradients and AdamW {in_bytes(24 * n)}," in second
+    assert "free" not in told(setting, memory=None)[0]
 
 
 def test_settings_that_change_what_is_needed(llamas: dict[int, str]) -> None:
-    n, policy = parameters(15), load_policy(config(model=llamas[15]))
+    n = parameters(15)
 
-    def disk(**save: int) -> int:
-        return estimate_memory(policy, config(save=save), 10, 20, False).disk
+    def disk(**save: Any) -> int:
+        return bytes_of(config(model=llamas[15], save=save))[1]
 
     dumps = 24 * 20 * 40
     assert disk(checkpoints=5, rollouts_every=0) == 6 * 12 * n + 4 * n
     # none kept at the end, but one there while another is written
     assert disk(checkpoints=0, rollouts_every=3) == 2 * 12 * n + 4 * n + dumps
-    analysed = estimate_memory(policy, config(analyze={"every": 2}), 10, 20, False)
-    assert analysed.analysis == 3 * 4 * n
-    plain = dataclasses.replace(analysed, analysis=0)
-    assert analysed.memory - plain.memory <= 3 * 4 * n
 
 
 def test_adapters_need_moments_of_their_own_only(llamas: dict[int, str]) -> None:
     setting = config(model=llamas[15], lora={"rank": 4})
-    policy = load_policy(setting)
     # rank 4 on q, k, v, o, gate, up, down: 4 (inputs + outputs) each, two layers
     pairs = [(64, 64), (64, 32), (64, 32), (64, 64), (64, 128), (64, 128), (128, 64)]
     adapters = 2 * sum(4 * (a + b) for a, b in pairs)
-    found = estimate_memory(policy, setting, 10, 20, reference=True)
-    assert found.optimizer == found.checkpoint == 3 * 4 * adapters
-    assert found.weights == 4 * (parameters(15) + adapters)  # the reference is what is under them
-
-
-def test_the_cache_and_the_logits_of_sampling_by_hand(llamas: dict[int, str]) -> None:
-    policy = load_policy(config(model=llamas[5000]))
-    place = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, float32
-    assert _cached(policy) == place
-    found = estimate_memory(policy, config(), 10, 20, reference=False)
-    # 24 rollouts at once; three float32 rows of logits each
-    assert found.sampling == 24 * (30 * place + 3 * 5000 * 4)
-    some = config(sampling={"batch": 11})  # two whole groups of 4
-    assert estimate_memory(policy, some, 10, 20, False).sampling == 8 * (30 * place + 3 * 5000 * 4)
-
-
-def test_evaluations_sample_as_well(llamas: dict[int, str]) -> None:
-    """24 rollouts to train on, but 128 samples to evaluate by."""
-    policy = load_policy(config(model=llamas[5000]))
-    found = estimate_memory(policy, config(eval={"prompts": 8, "samples": 16}), 10, 20, False)
-    assert found.sampling >= 128 * (30 * 512 + 3 * 5000 * 4)
-    few = config(eval={"prompts": 8, "samples": 16}, sampling={"batch": 40})  # two whole groups
-    assert estimate_memory(policy, few, 10, 20, False).sampling == 32 * (30 * 512 + 3 * 5000 * 4)
-
-
-def test_memory_is_that_of_the_larger_half_of_a_run(llamas: dict[int, str]) -> None:
-    found = estimate_memory(
-        load_policy(config(model=llamas[15])), config(), 10, 20, reference=False
-    )
-    base = dataclasses.replace(found, training=0, sampling=0, analysis=0).memory
-    assert base >= found.weights + found.optimizer
-    for training, sampling, analysis, more in ((5, 3, 0, 5), (3, 5, 0, 5), (3, 5, 4, 7)):
-        now = dataclasses.replace(found, training=training, sampling=sampling, analysis=analysis)
-        assert now.memory == base + more
+    assert bytes_of(setting, reference=True)[0] == 3 * 4 * adapters
+    weights = 4 * (parameters(15) + adapters)  # the reference is what is under them
+    assert f"weights {in_bytes(weights)}," in told(setting, reference=True)[0]
 
 
 def test_the_checkpoint_that_is_written_is_what_was_said(
     llamas: dict[int, str], tmp_path: Path
 ) -> None:
     setting = config(tmp_path / "run", model=llamas[15], iterations=2)
-    said = estimate_memory(load_policy(setting), setting, 6, 13, reference=False)
+    size = checkpoints.size_of(load_policy(setting).trained())
+    assert size == 3 * 4 * parameters(15)
+    _, disk = bytes_of(setting, new=13)
     path = train(setting, task=Long())
     files = sorted((path / "checkpoints").glob("*.safetensors"))
     assert len(files) == 2
     for file in files:
-        assert file.stat().st_size == pytest.approx(said.checkpoint, rel=0.02)
+        assert file.stat().st_size == pytest.approx(size, rel=0.02)
     written = sum(p.stat().st_size for p in path.rglob("*.safetensors"))
-    assert 0.5 * said.disk < written <= said.disk
+    assert 0.5 * disk < written <= disk
 
 
 class Long:
@@ -204,154 +194,31 @@ class Long:
         return float(len(completion) % 2)
 
 
-def kept_by_autograd(policy: Policy, sequences: Sequences) -> int:
-    """Bytes of storages, other than weights, that a pass keeps for its backward pass."""
-    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-    kept: dict[int, int] = {}
-
-    def pack(x: Tensor) -> Tensor:
-        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        stats = policy.token_stats(sequences, 1.0)
-    assert stats.logp.requires_grad
-    return sum(size for place, size in kept.items() if place not in weights)
-
-
-@pytest.mark.parametrize(
-    ("V", "packs", "rows", "prompt", "new", "K", "micro"),
-    [
-        (15, True, False, 10, 20, 4, 16),
-        (15, False, False, 10, 20, 4, 16),
-        (15, True, True, 10, 20, 4, 16),
-        (15, False, False, 40, 60, 8, 32),
-        (5000, False, False, 10, 20, 4, 16),
-        (15, True, False, 60, 60, 8, 32),
-        (15, True, True, 60, 60, 8, 32),
-        (5000, True, False, 10, 20, 4, 64),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_what_a_micro_batch_keeps(
-    llamas: dict[int, str], V: int, packs: bool, rows: bool, prompt: int, new: int, K: int,
-    micro: int, precision: str,
-) -> None:  # fmt: skip
-    """Within a factor of 1.5 of a real one whose completions take all their tokens."""
-    setting = config(
-        model=llamas[V], precision=precision, sampling={"prompts": 16, "rollouts": K},
-        optim={"minibatches": 1, "micro_batch": micro},
-    )  # fmt: skip
-    policy = load_policy(setting)
-    policy.packs, policy.rows = packs, rows
-    found = estimate_memory(policy, setting, prompt, new, reference=False).training
-    tokens = torch.randint(2, V, (micro, prompt + new), generator=torch.Generator().manual_seed(0))
-    sequences = Sequences(
-        tokens, torch.ones_like(tokens), prompt, torch.ones(micro, new, dtype=torch.bool),
-        torch.zeros(micro, new), torch.zeros(micro, dtype=torch.bool), torch.arange(micro) // K,
-    )  # fmt: skip
-    real = kept_by_autograd(policy, sequences)
-    # few logits are kept whole, many in tiles, so what few show is too much for many
-    assert real / 1.5 < found < real * (1.5 if V == 15 else 4)
-
-
-def test_the_trial_of_a_pass_is_freed() -> None:
-    """A node that saves its own output, as softmax does, is freed."""
-    nodes: list[weakref.ref[Any]] = []
-
-    class Keeps(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            nodes.append(weakref.ref(ctx))
-            y = x.exp()
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            return gradients[0] * ctx.saved_tensors[0]
-
-    layer = torch.nn.Linear(3, 5)
-    policy: Any = SimpleNamespace(
-        model=layer, token_stats=lambda sequences, temperature: Keeps.apply(layer(torch.ones(7, 3)))
-    )
-    assert needs._saved(policy, SimpleNamespace()) == 4 * (7 * 3 + 7 * 5)
-    gc.collect()
-    assert [node() for node in nodes] == [None]
-
-
-# ---------------------------------------------------------------------------------------- refusals
-
-
-Disk = namedtuple("Disk", ("total", "used", "free"))
-
-
-@pytest.fixture
-def found(llamas: dict[int, str]) -> MemoryEstimate:
-    """What a run of the small model needs, in round numbers."""
-    real = estimate_memory(load_policy(config(model=llamas[15])), config(), 10, 20, reference=False)
-    return dataclasses.replace(
-        real, weights=1000, optimizer=3000, training=500, sampling=400, analysis=0, disk=7000
-    )
-
-
-def told(
-    found: MemoryEstimate,
-    monkeypatch: pytest.MonkeyPatch,
-    output: Path,
-    disk: int,
-    memory: int | None,
-) -> list[str]:
-    """What `check` says where so much is free."""
-    said: list[str] = []
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(10**15, 0, disk))
-    monkeypatch.setattr(needs, "free_memory", lambda device: memory)
-    found.check(output, said.append)
-    return said
-
-
-def test_a_disk_that_is_too_small(
-    found: MemoryEstimate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    refused(lambda: told(found, monkeypatch, tmp_path / "a" / "b", 6999, 10**9), "7000", "6999")
-    memory, disk = told(found, monkeypatch, tmp_path / "a" / "b", 7000, 10**9)
-    assert disk == "disk: 7 kB at most; 7 kB free"
-    for words in ("weights 1 kB", "gradients and AdamW 3 kB", "a micro-batch 500 bytes",
-                  "sampling 400 bytes"):  # fmt: skip
-        assert words in memory
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_the_run_has_written_before_counts_as_free(
-    found: MemoryEstimate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    llamas: dict[int, str], tmp_path: Path
 ) -> None:
+    setting = config(model=llamas[15])
     for name in ("checkpoints/000001.safetensors", "final/model.safetensors", "rollouts/1.x"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"x" * 1000)
     (tmp_path / "metrics.jsonl").write_bytes(b"x" * 5000)  # is not replaced
-    told(found, monkeypatch, tmp_path, 4000, None)
-    refused(lambda: told(found, monkeypatch, tmp_path, 3999, None), "7000", "6999")
+    _, disk = bytes_of(setting)
+    told(setting, disk - 3000, output=tmp_path)
+    refused(
+        lambda: told(setting, disk - 3001, output=tmp_path / "."), f"{disk} bytes", f"{disk - 1}"
+    )
 
 
-def test_a_memory_that_does_not_hold_the_moments(
-    found: MemoryEstimate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    match = "gradients and AdamW's moments alone take 3000 bytes, 2999 are free.*--lora.rank 16"
+def test_what_does_not_fit_is_refused_in_bytes(llamas: dict[int, str], tmp_path: Path) -> None:
+    setting, n = config(model=llamas[15]), parameters(15)
+    moments, disk = bytes_of(setting)
+    place = tmp_path / "a" / "b"
+    told(setting, disk, moments, output=place)
+    refused(lambda: told(setting, disk - 1, output=place), f"{disk} bytes", f"{disk - 1} are free")
+    match = f"AdamW's moments alone take {12 * n} bytes, {12 * n - 1} are free.*--lora.rank 16"
     with pytest.raises(ValueError, match=match):
-        told(found, monkeypatch, tmp_path, 10**9, 2999)
-
-
-def test_a_memory_that_may_not_suffice(
-    found: MemoryEstimate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Weights are there already; moments and a micro-batch, 3500 bytes, are to come."""
-    *_, warning = told(found, monkeypatch, tmp_path, 10**9, 3499)
-    assert warning.startswith("warning: memory may not suffice: 3500 bytes more may be needed")
-    assert "3499 are free" in warning
-    for enough in (3500, None):
-        said = told(found, monkeypatch, tmp_path, 10**9, enough)
-        assert len(said) == 2
-        assert ("free" in said[0]) is (enough is not None)
+        told(setting, disk, moments - 1, output=place)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("what", ["disk", "memory"])
@@ -385,7 +252,7 @@ def test_what_is_said_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.M
     path = train(config(tmp_path / "run", iterations=1), progress=progress)
     assert json.loads((path / "environment.json").read_text())["said"] == progress.facts
     assert [text.split(":")[0] for text in progress.facts] == [
-        "memory", "disk", "warning", "checkpoints of 1.8 MB"
+        "memory", "disk", "checkpoints of 1.8 MB"
     ]  # fmt: skip
 
 

@@ -408,10 +408,12 @@ def test_trackio(tmp_path, monkeypatch) -> None:
 
 
 def test_names_and_settings_for_mlflow() -> None:
-    from entrostat.runs.trackers.services import flat, mlflow_name
+    from entrostat.runs.resume import flat
+    from entrostat.runs.trackers.services import mlflow_name
 
     assert mlflow_name("eval/a//b@4(x)") == "eval/a/b_at_4_x_"
-    assert list(flat({"a": {"b": 1, "c@": "x"}, "d": []})) == [
+    settings = flat({"a": {"b": 1, "c@": "x"}, "d": []})
+    assert [(mlflow_name(key), value) for key, value in settings] == [
         ("a.b", 1),
         ("a.c_at_", "x"),
         ("d", []),

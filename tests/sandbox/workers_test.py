@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from builders import refused
 from entrostat.workers import Call, Outcome, Pool, wire
+from entrostat.workers.pool import _Worker
 
 # a module that workers import: what scorers of others may do
 HOSTILE = """
@@ -249,15 +252,31 @@ def test_workers_end_with_their_parent_and_outlive_ctrl_c(
 
 def test_frames_come_in_any_pieces() -> None:
     replies = [[True, None], [True, {"a": [1.5, "\ud800"]}], [False, "ValueError: x"]]
-    data = b"".join(
+    frames = [
         wire.encode_reply(value) if fine else wire.encode_reply(raised=value)
         for fine, value in replies
-    )
-    for size in (1, 2, 5, len(data)):
-        received, payloads = bytearray(), []
-        for i in range(0, len(data), size):
-            received += data[i : i + size]
-            while (payload := wire.take_payload(received)) is not None:
-                payloads.append(payload)
-        assert [list(wire.decode_reply(payload)) for payload in payloads] == replies
-        assert [json.loads(payload) for payload in payloads] == replies
+    ]
+    call = wire.encode_call(Call("f", (1,)))
+    for size in (1, 2, 5, len(b"".join(frames))):
+        ours, theirs = socket.socketpair()
+        worker = _Worker(0, ours)
+
+        def answer(size: int = size, theirs: socket.socket = theirs) -> None:
+            for frame in frames:
+                theirs.recv(len(call), socket.MSG_WAITALL)
+                for i in range(0, len(frame), size):
+                    theirs.sendall(frame[i : i + size])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert [list(worker.ask(call, 60.0)) for _ in frames] == replies
+        thread.join()
+        assert worker.quiet()
+        theirs.sendall(b"?")
+        assert not worker.quiet()
+        with pytest.raises(TimeoutError):
+            worker.ask(call, 0.05)
+        theirs.sendall(wire.HEADER.pack(1 << 30))
+        refused(partial(worker.ask, call, 60.0), "announced a reply")
+        theirs.close()
+        worker.close()

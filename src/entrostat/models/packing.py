@@ -69,33 +69,26 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
         (p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1
     )
     order = sorted(range(len(length)), key=lambda i: prompt_of[i])
+    parts = [(prompt_of[i], prompt_length[i], max(length[i] - 1, 0)) for i in order]
     size = max(_ROW, longest)
     if wide:
-        parts = [(prompt_of[i], prompt_length[i], max(length[i] - 1, 0)) for i in order]
-        sizes = {max(width, longest) for width in _WIDE}
-        size = min(sorted(sizes), key=lambda s: _rows(parts, s) * s * (1 + s / _BALANCE))
+        sizes = sorted({max(width, longest) for width in _WIDE})
+        size = min(sizes, key=lambda s: _next_fit(parts, s)[1] * s * (1 + s / _BALANCE))
+    places, rows = _next_fit(parts, size)
 
-    # next fit, in the order of the prompts; a prompt is copied into each row that needs it
     pieces: list[_Piece] = []
     start_of = [0] * len(length)  # place of the completion's first token
     last_prompt = [0] * len(length)  # place of its prompt's last token
-    row, used, copies, current, prompt_end = 0, 0, 0, None, 0
-    for i in order:
-        new = current != prompt_of[i]
-        if used + (prompt_length[i] if new else 0) + max(length[i] - 1, 0) > size:
-            row, used, new = row + 1, 0, True
+    copies, prompt_end = 0, 0
+    for i, (place, new) in zip(order, places, strict=True):
         if new:
-            current, copies = prompt_of[i], copies + 1
-            place = row * size + used
-            pieces.append(_Piece(place, i, P - prompt_length[i], P, _PROMPT, copies))
-            used += prompt_length[i]
-            prompt_end = row * size + used - 1
-        last_prompt[i], start_of[i] = prompt_end, row * size + used
+            copies, prompt_end = copies + 1, place - 1
+            first = place - prompt_length[i]
+            pieces.append(_Piece(first, i, P - prompt_length[i], P, _PROMPT, copies))
+        last_prompt[i], start_of[i] = prompt_end, place
         if length[i] > 1:
-            pieces.append(_Piece(start_of[i], i, P, P + length[i] - 1, i, copies))
-            used += length[i] - 1
+            pieces.append(_Piece(place, i, P, P + length[i] - 1, i, copies))
 
-    rows = row + 1
     ids, at, owner, group = (np.full(rows * size, fill) for fill in (0, 0, _PADDING, 0))
     for piece in pieces:
         width = piece.end - piece.begin
@@ -126,13 +119,23 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
     )
 
 
-def _rows(parts: list[tuple[int, int, int]], size: int) -> int:
-    """Rows of `size` places that (prompt, its length, places of the completion) in turn need."""
-    rows, used, current = 1, 0, None
+def _next_fit(parts: list[tuple[int, int, int]], size: int) -> tuple[list[tuple[int, bool]], int]:
+    """Next fit of completions into rows of `size` places, in the order of their prompts.
+
+    Args:
+        parts: (prompt, its length, places of the completion) of each. A prompt is copied into each
+            row that needs it.
+        size: places of a row.
+
+    Returns:
+        Of each completion its first place and whether its prompt's copy lies before it; the rows.
+    """
+    found, row, used, current = [], 0, 0, None
     for prompt, prompt_length, places in parts:
         new = current != prompt
         if used + (prompt_length if new else 0) + places > size:
-            rows, used, new = rows + 1, 0, True
-        current = prompt
-        used += places + (prompt_length if new else 0)
-    return rows
+            row, used, new = row + 1, 0, True
+        used += prompt_length if new else 0
+        found.append((row * size + used, new))
+        current, used = prompt, used + places
+    return found, row + 1

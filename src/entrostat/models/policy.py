@@ -197,6 +197,12 @@ def token_ids(
     return ids
 
 
+def token_pieces(tokenizer: Any, tokens: Tensor) -> dict[int, str]:
+    """Text of each id among `tokens` [n]."""
+    ids = torch.unique(tokens).tolist()
+    return dict(zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True))
+
+
 def rendered(tokenizer: Any, turns: list[dict[str, str]], system: str) -> str:
     """Turns of a conversation as the chat template has them, ready for the policy's next."""
     first = [{"role": "system", "content": system}] if system else []

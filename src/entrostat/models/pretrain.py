@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..config.ranges import check_ranges, within
 from ..logs.files import atomic_directory
 from ..tasks.target_sum import TargetSum, demonstration
 
@@ -27,31 +28,27 @@ class PretrainConfig:
 
     output: str = "runs/tiny"
     """Directory for config, tokenizer, weights and model card."""
-    steps: int = 1500
+    steps: int = within(1500, 1)
     """Updates."""
-    batch: int = 256
+    batch: int = within(256, 1)
     """Demonstrations per update."""
     lr: float = 2e-3
     """AdamW's learning rate, after `warmup` steps, falling as a cosine to 0."""
     warmup: int = 50
     """Updates over which the learning rate rises."""
-    wrong: float = 0.4
+    wrong: float = within(0.4, 0, 1)
     """Share of demonstrations with one digit replaced at random."""
-    hidden: int = 64
+    hidden: int = within(64, 1)
     """Width."""
-    layers: int = 3
+    layers: int = within(3, 1)
     """Blocks."""
     seed: int = 0
     """Decides weights and demonstrations."""
 
     def validate(self) -> None:
-        for key in ("steps", "batch", "hidden", "layers"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}")
+        check_ranges(self)
         if self.hidden % 16:
             raise ValueError(f"hidden must be a multiple of 16, got {self.hidden}")
-        if not 0 <= self.wrong <= 1:
-            raise ValueError(f"wrong must be in [0, 1], got {self.wrong}")
 
 
 def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | None = None) -> Path:

@@ -67,12 +67,8 @@ class Sequences:
         return self.attention[:, self.prompt_width :].bool()
 
     def __getitem__(self, rows: Tensor) -> Sequences:
-        return Sequences(
-            self.tokens[rows], self.attention[rows], self.prompt_width,
-            self.mask[rows], self.sampler_logp[rows], self.finished[rows], self.prompt[rows],
-            None if self.sampler_entropy is None else self.sampler_entropy[rows],
-            None if self.dropped is None else self.dropped[rows],
-        )  # fmt: skip
+        tensors = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **{name: x[rows] for name, x in tensors.items()})
 
     def trimmed(self) -> Sequences:
         """Without the columns that only padding is left in."""

@@ -72,6 +72,11 @@ class Schedule:
         self.newest, self._at = iteration, time.monotonic()
 
 
+def size_of(*models: Mapping[str, Tensor]) -> int:
+    """Bytes of a checkpoint: of each model what is trained, and AdamW's two moments."""
+    return 3 * sum(p.numel() * p.element_size() for model in models for p in model.values())
+
+
 def tensors_of(
     trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, prefix: str = ""
 ) -> dict[str, torch.Tensor]:

@@ -56,18 +56,18 @@ def differences(before: TrainConfig, now: TrainConfig) -> Iterator[tuple[str, An
     """Settings other than those of `FREE` that differ: their dotted names, and both values."""
     # through TOML, which has a word of its own for None in a method's table
     old, new = (
-        dict(_flat(dataclasses.asdict(from_dict(tomllib.loads(c.to_toml())))))
-        for c in (before, now)
+        dict(flat(dataclasses.asdict(from_dict(tomllib.loads(c.to_toml()))))) for c in (before, now)
     )
     for key in old | new:
         if not key.startswith(FREE) and old.get(key) != new.get(key):
             yield key, old.get(key), new.get(key)
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 

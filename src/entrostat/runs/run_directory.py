@@ -19,7 +19,7 @@ from typing import IO, Any
 from .._processors import processor_kind
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..logs.files import make_directory, replacing
+from ..logs.files import dump_files, make_directory, replacing
 from ..logs.lines import JsonLines, Mark, read_json
 from ..logs.run import MOST
 from . import best_checkpoint as best
@@ -151,8 +151,8 @@ def hold(path: Path, busy: str) -> IO[str]:
 
 
 def forget_rollouts(directory: Path, iteration: int) -> None:
-    for path in directory.glob("*.safetensors"):
-        if path.stem.isascii() and path.stem.isdecimal() and int(path.stem) > iteration:
+    for there, path in dump_files(directory).items():
+        if there > iteration:
             path.unlink()
 
 
@@ -237,18 +237,13 @@ def _git_revision() -> str | None:
     None where it is installed without one, also inside another project's checkout.
     """
     here = Path(__file__)
+
+    def git(*words: str) -> str:
+        how: Any = {"capture_output": True, "text": True, "timeout": 5, "check": True}
+        return subprocess.run(["git", *words], cwd=here.parent, **how).stdout.strip()
+
     try:
-        _, revision, status = (
-            subprocess.run(
-                ["git", *words], cwd=here.parent, capture_output=True, text=True, timeout=5,
-                check=True,
-            ).stdout.strip()
-            for words in (
-                ["ls-files", "--error-unmatch", here.name],
-                ["rev-parse", "HEAD"],
-                ["status", "--porcelain", "--", "."],
-            )
-        )  # fmt: skip
+        git("ls-files", "--error-unmatch", here.name)
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return revision + ("+" if status else "")

@@ -16,7 +16,6 @@ from .inside import frames
 from .limits import Limits, Result
 from .worker import Lane, lane
 
-Mode = str
 _MODES = ("auto", "unsafe", "namespaces", "seccomp")
 _VARIABLE = "ENTROSTAT_SANDBOX"  # processes started from here know it, too
 _FIELDS = [field.name for field in fields(Result)]
@@ -34,7 +33,7 @@ class Verdict:
     result: Result  # of the program
 
 
-def use(mode: Mode) -> None:
+def use(mode: str) -> None:
     """What "auto" means from now on, here and in processes started from here.
 
     Args:
@@ -43,7 +42,7 @@ def use(mode: Mode) -> None:
     os.environ[_VARIABLE] = _known(mode)
 
 
-def isolation(mode: Mode = "auto") -> str:
+def isolation(mode: str = "auto") -> str:
     """What keeps programs apart here: "namespaces", "seccomp" or "unsafe"; tried, not guessed.
 
     Args:
@@ -66,7 +65,7 @@ def isolation(mode: Mode = "auto") -> str:
     )
 
 
-def run(program: str, stdin: str = "", limits: Limits | None = None, mode: Mode = "auto") -> Result:
+def run(program: str, stdin: str = "", limits: Limits | None = None, mode: str = "auto") -> Result:
     """Run a Python program (the standard library alone) in the sandbox; `mode` as `isolation`."""
     limits = limits or Limits()
     order = {"do": "run", "program": program, "stdin": stdin, "limits": asdict(limits)}
@@ -75,7 +74,7 @@ def run(program: str, stdin: str = "", limits: Limits | None = None, mode: Mode 
 
 def run_many(
     programs: Iterable[str], stdins: Sequence[str] | None = None, limits: Limits | None = None,
-    mode: Mode = "auto", workers: int | None = None,
+    mode: str = "auto", workers: int | None = None,
 ) -> list[Result]:  # fmt: skip
     """Run programs at the same time, as `run`; a result each, in their order.
 
@@ -96,7 +95,7 @@ def run_many(
 def judge(
     program: str, asserts: Sequence[str] = (),
     calls: Sequence[tuple[str, Sequence[Any], Any]] = (), entry: str = "", prelude: str = "",
-    every: bool = True, limits: Limits | None = None, mode: Mode = "auto",
+    every: bool = True, limits: Limits | None = None, mode: str = "auto",
 ) -> Verdict:  # fmt: skip
     """Test the functions of a program, from a process that it cannot reach.
 
@@ -219,7 +218,7 @@ class Session:
         mode: as `isolation`.
     """
 
-    def __init__(self, limits: Limits | None = None, setup: str = "", mode: Mode = "auto") -> None:
+    def __init__(self, limits: Limits | None = None, setup: str = "", mode: str = "auto") -> None:
         self._limits, self._setup = limits or Limits(), setup
         self._mode = isolation(mode)
         self._lane: Lane | None = None  # None: it is over, the next turn starts anew

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..logs.rollouts import Rollouts
-from ..runs.dump import token_pieces
+from ..models.policy import token_pieces
 
 
 def without_padding(

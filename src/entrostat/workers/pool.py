@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from .._processors import processors
 from . import server
-from .wire import Call, decode_reply, encode_call, take_payload
+from .wire import HEADER, Call, decode_reply, encode_call, reply_length
 
 Failure = Literal["raised", "timed out", "died"]
 MEMORY = 2 << 30
@@ -44,7 +44,6 @@ class _Worker:
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid, self._socket = pid, connection
-        self._received = bytearray()
 
     def quiet(self) -> bool:
         """Whether it has neither ended nor said anything that nobody asked for."""
@@ -52,7 +51,7 @@ class _Worker:
         try:
             self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
-            return not self._received
+            return True
         except OSError:
             pass
         return False
@@ -68,16 +67,21 @@ class _Worker:
         end = time.monotonic() + timeout
         self._socket.settimeout(timeout)
         self._socket.sendall(frame)
-        while (payload := take_payload(self._received)) is None:
+        length = reply_length(self._receive(HEADER.size, end))
+        return decode_reply(self._receive(length, end))
+
+    def _receive(self, count: int, end: float) -> bytes:
+        data = bytearray()
+        while len(data) < count:
             left = end - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
-            data = self._socket.recv(1 << 16)
-            if not data:
+            piece = self._socket.recv(min(count - len(data), 1 << 16))
+            if not piece:
                 raise ConnectionError
-            self._received += data
-        return decode_reply(payload)
+            data += piece
+        return bytes(data)
 
     def close(self) -> None:
         self._socket.close()

@@ -88,19 +88,11 @@ def decode_reply(payload: bytes) -> tuple[bool, Any]:
     raise ValueError("a worker gave something else than a reply")
 
 
-def take_payload(received: bytearray) -> bytes | None:
-    """Cut the first payload off what was received; None where it is not whole yet."""
-    if len(received) < HEADER.size:
-        return None
-    (length,) = HEADER.unpack_from(received)
+def reply_length(header: bytes) -> int:
+    (length,) = HEADER.unpack(header)
     if length > LONGEST_REPLY + 100:
         raise ValueError(f"a worker announced a reply of {length} bytes")
-    end = HEADER.size + length
-    if len(received) < end:
-        return None
-    payload = bytes(received[HEADER.size : end])
-    del received[:end]
-    return payload
+    return length
 
 
 def _frame(payload: bytes) -> bytes:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import tomllib
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from .services import (
     name_of,
     open_folder,
     read_seal,
+    warn_of,
     write_seal,
 )
 
@@ -55,7 +55,13 @@ class Trackers:
         """
         config = self._config
         for name in config.log.to:
-            _import(name)
+            try:
+                importlib.import_module(name)
+            except _RAISED as error:
+                raise ValueError(
+                    f"log.to {name!r}: it cannot be imported ({in_one_line(error)[:300]}); "
+                    f"{install(name)}"
+                ) from error
         self._folder = folder = open_folder(config, path, resume)
         settings = tomllib.loads(config.to_toml())
         for name in config.log.to:
@@ -68,7 +74,7 @@ class Trackers:
                 service = SERVICES[name](told)
                 write_seal(folder, name, seal | {"id": service.id, "place": service.place})
                 self._running[name] = service
-                self._note(f"{service.title}: {service.place}")
+                self._note(f"{TITLES[name]}: {service.place}")
         for iteration, figures in _logged(path, start):
             self.log(iteration, figures)
 
@@ -108,20 +114,7 @@ class Trackers:
             yield
         except _RAISED as error:
             self._running.pop(name, None)
-            warnings.warn(
-                f"{TITLES[name]} raised {in_one_line(error)[:500]}. The run goes on without it: "
-                "all figures are in metrics.jsonl, and a resumed run gives it what it missed",
-                stacklevel=4,
-            )
-
-
-def _import(name: str) -> None:
-    try:
-        importlib.import_module(SERVICES[name].package)
-    except _RAISED as error:
-        raise ValueError(
-            f"log.to {name!r}: it cannot be imported ({in_one_line(error)[:300]}); {install(name)}"
-        ) from error
+            warn_of(name, error)
 
 
 def _logged(path: Path, last: int) -> list[tuple[int, dict[str, Any]]]:

@@ -1,7 +1,8 @@
 """The trackers of `--log`, one class each; and what TRL's and veRL's own are told about a run.
 
 An iteration is a tracker's step. Nothing is uploaded but figures and settings: no code, no model,
-no rollouts. To add a tracker, write a class here and put its name into `SERVICES` and
+no rollouts. A tracker's name is that of the module that it imports, and of the extra that installs
+it. To add one, write a class here and put the name into `SERVICES`, `TITLES` and
 `config.instruments.Tracker`.
 
 W&B and MLflow read what TRL and veRL have them do from the environment; that is where a resumed
@@ -16,17 +17,19 @@ import re
 import secrets
 import shutil
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ...config import TrainConfig
+from ...errors import in_one_line
 from ...logs.files import atomic
 from ...logs.lines import read_json
 from ...logs.run import called
+from ..resume import flat
 
 ALARM = "entropy alarm"
 FOLDER = "trackers"  # in a run's directory
@@ -43,42 +46,33 @@ class Started:
     id: str  # the attribute `id` of the tracker that is resumed; "" for a new run
 
 
-class Service(ABC):
+class Service:
     """One run in a tracker, through the tracker's library; the base of all trackers.
 
+    A class is made of `Started`, which starts the run or resumes it.
+
     Attributes:
-        title: the tracker's name in messages.
-        package: the module that the tracker imports; without it the run is refused before it
-            starts. The extra that installs it has the tracker's name.
         id: the tracker's id of the run; a resumed run gets it back.
         place: where the figures go, for the terminal.
     """
 
-    title: ClassVar[str]
-    package: ClassVar[str]
     id: str
     place: str
 
-    @abstractmethod
-    def __init__(self, run: Started) -> None:
-        """Start a run, or resume one."""
-
-    @abstractmethod
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         """Log an iteration's figures. Iterations come in order, each once."""
+        raise NotImplementedError
 
-    def alert(self, text: str) -> None:  # noqa: B027 - optional
+    def alert(self, text: str) -> None:
         """Push a raised alarm, where the tracker can; `alarm/raised` is among the figures."""
 
-    @abstractmethod
     def finish(self, ok: bool) -> None:
         """Close the run; `ok` is False where training failed."""
+        raise NotImplementedError
 
 
 class WandB(Service):
     """Weights & Biases; offline where there is no login, or no server, at the start."""
-
-    title, package = "W&B", "wandb"
 
     def __init__(self, run: Started) -> None:
         import wandb
@@ -123,8 +117,6 @@ def logged_in() -> bool:
 class Trackio(Service):
     """trackio: local, or where TRACKIO_SPACE_ID says. A run resumes under its name."""
 
-    title, package = "trackio", "trackio"
-
     def __init__(self, run: Started) -> None:
         import trackio
 
@@ -148,8 +140,6 @@ class Trackio(Service):
 class TensorBoard(Service):
     """Event files in the run's directory, by PyTorch's writer."""
 
-    title, package = "TensorBoard", "tensorboard"
-
     def __init__(self, run: Started) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -169,8 +159,6 @@ class TensorBoard(Service):
 class MLflow(Service):
     """MLflow, where MLFLOW_TRACKING_URI says, else in its own default."""
 
-    title, package = "MLflow", "mlflow"
-
     def __init__(self, run: Started) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
@@ -182,7 +170,7 @@ class MLflow(Service):
             found = self._client.get_experiment_by_name(run.project)
             place = found.experiment_id if found else self._client.create_experiment(run.project)
             self.id = self._client.create_run(place, run_name=run.name).info.run_id
-            settings = [Param(k, str(v)[:500]) for k, v in flat(run.settings)]
+            settings = [Param(mlflow_name(k), str(v)[:500]) for k, v in flat(run.settings)]
             for first in range(0, len(settings), 100):  # a request takes so many
                 self._client.log_batch(self.id, params=settings[first : first + 100])
         self.place = f"run {self.id} at {self._client.tracking_uri}"
@@ -199,10 +187,12 @@ class MLflow(Service):
         self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
 
 
-SERVICES: dict[str, type[Service]] = {
+SERVICES: dict[str, Callable[[Started], Service]] = {
     "wandb": WandB, "trackio": Trackio, "tensorboard": TensorBoard, "mlflow": MLflow,
 }  # fmt: skip
-TITLES = {name: service.title for name, service in SERVICES.items()}
+TITLES = {
+    "wandb": "W&B", "trackio": "trackio", "tensorboard": "TensorBoard", "mlflow": "MLflow",
+}  # fmt: skip
 
 
 def alert_here(names: Collection[str], words: str) -> None:
@@ -228,26 +218,25 @@ def mlflow_name(key: str) -> str:
     return re.sub(r"[^/\w.\- :]", "_", re.sub(r"/+", "/", key.replace("@", "_at_")))[:250]
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{name}.")
-        else:
-            yield mlflow_name(name), value
-
-
 def install(name: str) -> str:
     return f"pip install 'entrostat[{name}]'"
 
 
 def check_installed(names: Sequence[str]) -> None:
     for name in names:
-        package = SERVICES[name].package
-        if util.find_spec(package) is None:
+        if util.find_spec(name) is None:
             raise ValueError(
                 f"log.to {name!r}: {TITLES[name]} is not installed; {install(name)}, or drop it"
             )
+
+
+def warn_of(name: str, error: BaseException) -> None:
+    """Say that a tracker has raised and is dropped."""
+    warnings.warn(
+        f"{TITLES[name]} raised {in_one_line(error)[:500]}. The run goes on without it: all "
+        "figures are in metrics.jsonl",
+        stacklevel=4,
+    )
 
 
 def read_seal(folder: Path, name: str) -> dict[str, Any]:

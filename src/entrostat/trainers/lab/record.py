@@ -30,7 +30,9 @@ class Record:
         alert: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.run, self.state, self.progress = run, state, progress
-        self.schedule = checkpoints.Schedule(state.config.save, state.needs.checkpoint, start)
+        models = [state.policy] if state.phi is None else [state.policy, state.phi.policy]
+        size = checkpoints.size_of(*(model.trained() for model in models))
+        self.schedule = checkpoints.Schedule(state.config.save, size, start)
         self._writer = RunWriter(run, state.config, progress, alert)
 
     def iteration(

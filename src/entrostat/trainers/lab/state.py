@@ -16,7 +16,7 @@ from ...core import rollouts
 from ...data.generation import observation_tokenizer
 from ...data.prompts import context_of, usual
 from ...models.capabilities import is_small
-from ...models.hardware import MemoryEstimate, choose_threads, estimate_memory
+from ...models.hardware import check_room, choose_threads
 from ...models.policy import Policy
 from ...runs import checkpoint as checkpoints
 from ...runs.run_directory import default_output
@@ -35,7 +35,6 @@ class State(Parts):
     """
 
     config: TrainConfig  # the run's, with all that it leaves open chosen
-    needs: MemoryEstimate  # and disk
     reference: Policy | None  # the policy as training began with it; None where no method reads it
     policy: Policy  # what is trained
     phi: Phi | None  # PRIME's second model
@@ -99,14 +98,13 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     P, room = max(map(len, prompts)), usual(task, config, task.splits[0])
     if (context := context_of(policy, config)) is not None:
         room = min(room, context - P)
-    needs = estimate_memory(
-        policy, config, P, room, reference is not None, phi is not None,
-        objective.influence_sample() is not None,
-    )  # fmt: skip
-    needs.check(Path(config.output or default_output(config)), say)
+    output = Path(config.output or default_output(config))
+    check_room(
+        policy, config, room, output, say, reference=reference is not None, second=phi is not None
+    )
     optimizer, scaler = build_optimizer(policy, config)
     return State(
-        **vars(parts), config=config, needs=needs, reference=reference, policy=policy, phi=phi,
+        **vars(parts), config=config, reference=reference, policy=policy, phi=phi,
         optimizer=optimizer, scaler=scaler,
     )  # fmt: skip
 

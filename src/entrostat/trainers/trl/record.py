@@ -38,9 +38,8 @@ class Record(RunLog):
         self._writer = RunWriter(
             run, recipe.config, progress, lambda words: alert_here(recipe.config.log.to, words)
         )
-        trained = sum(p.numel() * p.element_size() for p in recipe.policy.trained().values())
-        # weights and AdamW's two moments
-        self.schedule = lab_checkpoints.Schedule(recipe.config.save, 3 * trained, start)
+        size = lab_checkpoints.size_of(recipe.policy.trained())
+        self.schedule = lab_checkpoints.Schedule(recipe.config.save, size, start)
         self.held: dict[str, float] = {}
 
     def begin(self, trainer: Any, done: int, iterations: int) -> None:

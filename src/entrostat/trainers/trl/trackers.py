@@ -7,7 +7,6 @@ a warning; one that hangs, hangs the run. Their step is TRL's optimizer step.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,13 +22,12 @@ from transformers.integrations import (
 )
 
 from ...config import TrainConfig
-from ...errors import in_one_line
 from ...runs.trackers.services import (
     FOLDER,
-    TITLES,
     environment,
     logged_in,
     read_seal,
+    warn_of,
     write_seal,
 )
 
@@ -93,11 +91,7 @@ class Guarded(TrainerCallback):
                 self._seal(self._before)
         except Exception as error:
             self._tracker = None
-            warnings.warn(
-                f"{TITLES[self.name]} raised {in_one_line(error)[:500]}. The run goes on without "
-                "it: all figures are in metrics.jsonl",
-                stacklevel=2,
-            )
+            warn_of(self.name, error)
 
     def _seal(self, step: int) -> None:
         """Keep the id by which the tracker resumes, and that it is given a step."""

@@ -85,10 +85,9 @@ def check_configuration(overrides: Sequence[str]) -> None:
         except HydraException as error:
             raise ValueError(f"[verl]: {in_one_line(error)}") from None
     for name in SERVICES.keys() & set(config.trainer.logger):
-        package = SERVICES[name].package
-        if util.find_spec(package) is None:
+        if util.find_spec(name) is None:
             raise ValueError(
-                f"trainer.logger {name!r}: veRL's environment has no {package}; pip install it "
+                f"trainer.logger {name!r}: veRL's environment has no {name}; pip install it "
                 "there, or drop it (log.to)"
             )
     check_run(config)
