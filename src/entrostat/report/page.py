@@ -20,11 +20,14 @@ from .._text import printable
 from .._version import __version__
 from ..logs.lines import number
 from ..logs.run import Run, read_run, run_of
+from .answers import answers_of, answers_of_all
 from .differences import differences_of
+from .dynamics import dynamics_of
 from .dynamics.pooled import pooled_panels
 from .explore import explore_of
-from .export import ComparisonParts, RunParts, write_file
+from .export import write_file
 from .figures import draw
+from .law import law_of
 from .overlays import comparison_panels
 from .panels import run_panels
 from .runs import (
@@ -34,11 +37,12 @@ from .runs import (
     k_words,
     notes_of_all,
     pretty_environment,
+    rows_of,
     summary_of,
     summary_of_all,
 )
 from .scripts import Live, read_file, script
-from .seeds import entries_of, labels_of
+from .seeds import entries_of, labels_of, spreads_of
 from .tokens import token_view, with_dumps
 
 _MISSING = "—"
@@ -63,10 +67,9 @@ def page_of(run: Run, live: Live | None = None) -> str:
     """The page of a run as HTML; `live` is what a page has that is served while the run goes on."""
     from ..diagnosis import diagnose_run
 
-    parts = RunParts(with_dumps(run))
-    run, row, answers = parts.run, parts.row, parts.answers
-    dynamics, law = parts.dynamics, parts.law
-    tokens = token_view(run)
+    run = with_dumps(run)
+    (row,) = rows_of([run])
+    dynamics, law, tokens = dynamics_of(run), law_of(run), token_view(run)
     labels = [row.label]
     images = [draw(panel) for panel in run_panels(run)]
     return _render(
@@ -88,7 +91,7 @@ def page_of(run: Run, live: Live | None = None) -> str:
         dynamics_images={s.anchor: [draw(p) for p in s.panels] for s in dynamics.sections},
         law=law,
         law_image=draw(law.panel) if law.panel else None,
-        answers=answers,
+        answers=answers_of(run),
     )
 
 
@@ -116,8 +119,9 @@ def comparison_of(
     """
     from ..diagnosis import diagnose_run
 
-    parts = ComparisonParts(tuple(read))
-    rows, entries, answers = parts.rows, parts.entries, parts.answers
+    rows = rows_of(read)
+    labels = [row.label for row in rows]
+    entries = entries_of(read, labels)
     differences = differences_of(read, labels_of(entries))
     of_run = {i: entry for entry in entries for i in entry.members}
     keys = {entropy_key(run) for run in read} - {None}
@@ -128,26 +132,26 @@ def comparison_of(
         live=live,
         title=title,
         summary=[*summary_of_all(rows), *filter(None, [differences.sentence])],
-        verdicts=[(r.label, diagnose_run(run)) for r, run in zip(rows, read, strict=True)],
+        verdicts=[(label, diagnose_run(run)) for label, run in zip(labels, read, strict=True)],
         differences=differences,
         foreign=foreign,
         ends=ends_note(rows),
         rows=rows,
         colors=[of_run[i].color for i in range(len(rows))],
-        bands=parts.bands,
+        bands=spreads_of(entries, rows, read),
         in_band=[of_run[i].label if of_run[i].is_band else None for i in range(len(rows))],
         runs=read,
         links=[None if output is None else _link(run, output) for run in read],
         notes=[
-            *notes_of_all(read, [row.label for row in rows], bool(other)),
+            *notes_of_all(read, labels, bool(other)),
             *(("Scores", note) for note in apart(rows)),
         ],
         k=k_words(rows),
         splits=sorted({row.split for row in rows if row.split is not None}),
-        explore=explore_of(read, entries, [row.label for row in rows]),
+        explore=explore_of(read, entries, labels),
         images=[draw(panel) for panel in comparison_panels(read, entries)],
         pooled=[draw(panel) for panel in pooled_panels(read, entries)],
-        answers=answers,
+        answers=answers_of_all(read, entries),
         settings=_common(read),
         entropy_words="as each run has it (see the notes)" if other else "exact",
     )

@@ -140,14 +140,18 @@ class Spread:
         )
 
 
-def spread_of(entry: Entry, rows: Sequence[Row], runs: Sequence[Run]) -> Spread:
-    some = [rows[i] for i in entry.members]
-    return Spread(
-        entry.label,
-        entry.color,
-        tuple((rows[i].label, str(runs[i].config.get("seed", "—"))) for i in entry.members),
-        tuple(_range([getattr(row, name) for row in some]) for name, _ in MEASURES),
-    )
+def spreads_of(entries: Sequence[Entry], rows: Sequence[Row], runs: Sequence[Run]) -> list[Spread]:
+    """A line for each entry of several seeds."""
+    return [
+        Spread(
+            entry.label,
+            entry.color,
+            tuple((rows[i].label, str(runs[i].config.get("seed", "—"))) for i in entry.members),
+            tuple(_range([getattr(rows[i], name) for i in entry.members]) for name, _ in MEASURES),
+        )
+        for entry in entries
+        if entry.is_band
+    ]
 
 
 def _range(values: Sequence[float | None]) -> tuple[float, float, float] | None:
