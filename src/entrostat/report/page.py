@@ -36,13 +36,12 @@ from .runs import (
     entropy_key,
     k_words,
     notes_of_all,
-    pretty_environment,
     rows_of,
     summary_of,
     summary_of_all,
 )
 from .scripts import Live, read_file, script
-from .seeds import entries_of, labels_of, spreads_of
+from .seeds import entries_of, spreads_of
 from .tokens import token_view, with_dumps
 
 _MISSING = "—"
@@ -55,7 +54,7 @@ def write_run_report(run: Path, output: Path | None = None) -> Path:
     None as `output` is RUN/report.html.
     """
     read = read_run(run)
-    return write_report(read, Path(output) if output is not None else read.path / "report.html")
+    return write_report(read, Path(output or read.path / "report.html"))
 
 
 def write_report(run: Run, output: Path) -> Path:
@@ -71,7 +70,7 @@ def page_of(run: Run, live: Live | None = None) -> str:
     (row,) = rows_of([run])
     dynamics, law, tokens = dynamics_of(run), law_of(run), token_view(run)
     labels = [row.label]
-    images = [draw(panel) for panel in run_panels(run)]
+    images = groupby(map(draw, run_panels(run)), attrgetter("part"))
     return _render(
         "run.html.jinja",
         live=live,
@@ -84,9 +83,9 @@ def page_of(run: Run, live: Live | None = None) -> str:
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
         explore=explore_of([run], entries_of([run], labels), labels),
-        images=[(part, list(some)) for part, some in groupby(images, attrgetter("part"))],
+        images=[(part, list(some)) for part, some in images],
         tokens=tokens,
-        environment=pretty_environment(run.environment_text),
+        environment=_indented(run.environment_text),
         dynamics=dynamics,
         dynamics_images={s.anchor: [draw(p) for p in s.panels] for s in dynamics.sections},
         law=law,
@@ -122,11 +121,11 @@ def comparison_of(
     rows = rows_of(read)
     labels = [row.label for row in rows]
     entries = entries_of(read, labels)
-    differences = differences_of(read, labels_of(entries))
     of_run = {i: entry for entry in entries for i in entry.members}
-    keys = {entropy_key(run) for run in read} - {None}
+    shown = [of_run[i] for i in range(len(rows))]  # of each run the entry that it is in
+    differences = differences_of(read, [entry.label for entry in shown])
     foreign = any(run.source != "entrostat" for run in read)
-    other = foreign or len(keys) > 1 or keys - {"entropy/exact"}
+    other = foreign or any(entropy_key(run) not in ("entropy/exact", None) for run in read)
     return _render(
         "comparison.html.jinja",
         live=live,
@@ -137,13 +136,13 @@ def comparison_of(
         foreign=foreign,
         ends=ends_note(rows),
         rows=rows,
-        colors=[of_run[i].color for i in range(len(rows))],
+        colors=[entry.color for entry in shown],
         bands=spreads_of(entries, rows, read),
-        in_band=[of_run[i].label if of_run[i].is_band else None for i in range(len(rows))],
+        in_band=[entry.label if entry.is_band else None for entry in shown],
         runs=read,
         links=[None if output is None else _link(run, output) for run in read],
         notes=[
-            *notes_of_all(read, labels, bool(other)),
+            *notes_of_all(read, labels, other),
             *(("Scores", note) for note in apart(rows)),
         ],
         k=k_words(rows),
@@ -172,7 +171,8 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     facts = [] if run.source == "entrostat" else [("trainer", run.source)]
     facts += [("task", run.task)] if _says_task(run) else []
     facts += [(key, str(run.config[key])) for key in ("model", "seed") if key in run.config]
-    facts += [("weights", f"quantised to {bits}")] if (bits := _quantised(run)) else []
+    if bits := _quantised(run):
+        facts.append(("weights", f"quantised to {bits}"))
     facts.append(("iterations", f"{run.done}{of}"))
     if run.best is not None:
         figure, value = run.best["figure"][:60], run.best["value"]
@@ -188,19 +188,30 @@ def _quantised(run: Run) -> str | None:
         return None
 
 
+def _indented(text: str) -> str:
+    """JSON on lines; as it is where it is none."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
 def _common(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    pairs = [dict(_facts(run)) for run in runs]
+    """The facts that are the same of all runs."""
+    first, *others = (dict(_facts(run)) for run in runs)
     keys = ("task", "model", "weights", "seed", "iterations")
-    shared = [(key, {p.get(key) for p in pairs}) for key in keys]
-    return [(key, v) for key, values in shared if len(values) == 1 and (v := values.pop())]
+    return [
+        (key, first[key])
+        for key in keys
+        if key in first and all(first[key] == other.get(key) for other in others)
+    ]
 
 
 def _link(run: Run, output: Path) -> str | None:
     """Address of a run's own report, from where the page lies; None where there is none."""
     report = run.path / "report.html"
-    if not report.is_file() or report.resolve() == output.resolve():
-        return None
-    return address(report, output)
+    there = report.is_file() and report.resolve() != output.resolve()
+    return address(report, output) if there else None
 
 
 def address(page: Path, output: Path) -> str:
