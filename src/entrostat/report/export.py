@@ -105,7 +105,6 @@ def parts_of(runs: Run | Sequence[Run]) -> Parts:
 
 
 def names_of(parts: Parts) -> tuple[dict[str, str], dict[str, str]]:
-    """Name and title of the figures that a page has, and of its tables."""
     figures = {name: figure.title for name, figure in named(parts.figures())}
     return figures, {table.name: table.title for table in parts.tables() if table.rows}
 
@@ -129,7 +128,6 @@ def figure_named(parts: Parts, name: str) -> Figure:
 
 
 def table_named(parts: Parts, name: str) -> Table:
-    """A table of a page that is not empty."""
     known = {table.name: table for table in parts.tables() if table.rows}
     if (found := known.get(_plain(name))) is not None:
         return found

@@ -197,7 +197,6 @@ def _indented(text: str) -> str:
 
 
 def _common(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The facts that are the same of all runs."""
     first, *others = (dict(_facts(run)) for run in runs)
     keys = ("task", "model", "weights", "seed", "iterations")
     return [
@@ -237,7 +236,6 @@ def _page(output: Path) -> Path:
 
 
 def waiting_page(title: str, live: Live) -> str:
-    """The live page while nothing could be read yet."""
     return _render("waiting.html.jinja", live=live, title=title)
 
 

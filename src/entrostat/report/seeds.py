@@ -104,8 +104,6 @@ def style_of(i: int) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Spread:
-    """One line of the table over seeds."""
-
     label: str  # what its runs have in common
     color: str  # its colour in the figures
     runs: tuple[tuple[str, str], ...]  # label and seed of each
@@ -122,7 +120,6 @@ class Spread:
 
 
 def spreads_of(entries: Sequence[Entry], rows: Sequence[Row], runs: Sequence[Run]) -> list[Spread]:
-    """A line for each entry of several seeds."""
     return [
         Spread(
             entry.label,

@@ -53,8 +53,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page."""
-
     name: str  # what it goes by in commands and file names
     title: str
     columns: tuple[Column, ...]
@@ -144,8 +142,14 @@ def answers_table(answers: Answers) -> Table:
 
 
 def estimators(dynamics: Dynamics) -> Table:
-    words = {"mse_eta_l": "MSE, times η/L", "scaled_mse": "MSE, scaled",
-             "mse": "MSE, as it stands", "pcc": "PCC", "srcc": "SRCC", "sign": "same sign"}  # fmt: skip
+    words = {
+        "mse_eta_l": "MSE, times η/L",
+        "scaled_mse": "MSE, scaled",
+        "mse": "MSE, as it stands",
+        "pcc": "PCC",
+        "srcc": "SRCC",
+        "sign": "same sign",
+    }
     columns = [Column("estimator", ("estimator",))]
     for group, keys in AGREEMENTS.items():
         for key in keys:

@@ -129,8 +129,6 @@ class Section:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """All there is to show; every part may be empty."""
-
     sections: tuple[Section, ...]  # those with a panel or a table
     estimators: tuple[Estimator, ...]  # lines of the estimators' table
     estimator_lines: int  # analysed iterations that it averages

@@ -202,7 +202,6 @@ def _changes(lines: list[Any]) -> list[Panel]:
 
 
 def _clipped(lines: list[Any]) -> Panel:
-    """STEER Fig. 3a."""
     bins, seen = _bins_of(lines, "clipped_by_probability", ("high", "low"))
     tokens, high, low = (
         [sum(figure(row.get(key)) or 0 for row in table) for table in bins.values()]
@@ -224,7 +223,6 @@ def _clipped(lines: list[Any]) -> Panel:
 
 
 def _weights(lines: list[Any]) -> Panel:
-    """STEER Fig. 9, for a method that weighs tokens."""
     pairs = [
         (abs(change), weight)
         for line in lines

@@ -45,8 +45,6 @@ ENTER = (
 
 @dataclass(frozen=True)
 class Gate:
-    """What a request must bring."""
-
     token: str | None  # a secret; None where nobody but this machine can ask
     loopback: bool  # whether the server listens on this machine's own addresses alone
     cookie: str  # its name; another one for each port, which browsers do not tell apart
@@ -88,7 +86,6 @@ def is_loopback(address: str) -> bool:
 
 
 def name_of(host: str | None) -> str:
-    """The name in a Host header, without the port and in small letters."""
     name = (host or "").strip().lower()
     head, colon, port = name.rpartition(":")
     return head if colon and (port.isdigit() or not port) else name

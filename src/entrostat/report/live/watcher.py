@@ -38,8 +38,6 @@ Stamp = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Watched:
-    """What is to be watched."""
-
     paths: tuple[Path, ...]  # runs, logs, or directories in which runs lie or will lie; one or more
     format: str | None = None  # format, columns: as `logs.importers.read` takes them
     columns: Mapping[str, str] | None = None
@@ -58,7 +56,6 @@ class Reading:
 
     @property
     def words(self) -> str:
-        """How far the runs are."""
         if len(self.runs) == 1:
             (run,) = self.runs
             of = "" if run.planned is None else f" of {run.planned}"
