@@ -98,7 +98,7 @@ def _positions(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
     for key, color in (("influence", BLUE), ("change", BLACK)):
         sums = [_sum(table, key) for table in bins.values()]
         if any(value is not None for value in sums):
-            sets.append(Bars(key, names, [value or 0 for value in sums], color))
+            sets.append(Bars(key, names, [value or 0.0 for value in sums], color))
     return tuple(sets), seen
 
 
@@ -163,7 +163,7 @@ def _cloud(lines: list[Any]) -> list[Panel]:
             "Entropy falls by likely tokens with A > 0 and unlikely ones with A < 0.",
             "log p, nats",
             points=tuple(
-                Points(label, *zip(*some, strict=True), color, size, 0.55)
+                Points(label, [a for a, _ in some], [b for _, b in some], color, size, 0.55)
                 for label, some, color, size in sets
                 if some
             ),
@@ -197,7 +197,7 @@ def _changes(lines: list[Any]) -> list[Panel]:
                 f"states by the iteration's updates. {words}",
                 "change, nats",
                 (Curve("mean", x, y, RED),),
-                points=(Points("", *zip(*pairs, strict=True), BLUE, 3.0, 0.5),),
+                points=(Points("", [a for a, _ in pairs], [b for _, b in pairs], BLUE, 3.0, 0.5),),
                 across=across,
             )
         )
@@ -207,7 +207,7 @@ def _changes(lines: list[Any]) -> list[Panel]:
 def _clipped(lines: list[Any]) -> Panel:
     bins, seen = _bins_of(lines, "clipped_by_probability", ("high", "low"))
     tokens, high, low = (
-        [_sum(table, key) or 0 for table in bins.values()] for key in ("tokens", "high", "low")
+        [_sum(table, key) or 0.0 for table in bins.values()] for key in ("tokens", "high", "low")
     )
     names = [_range_words(*ends) for ends in bins]
     return Panel(
