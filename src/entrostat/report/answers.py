@@ -45,14 +45,7 @@ class Bar:
 
 
 def words_of(answer: str, count: int) -> str:
-    """An answer, and how often it was given if more than once."""
     return short(answer, 28) + (f" {_TIMES}{count}" if count > 1 else "")
-
-
-def draw_bars(bars: Sequence[Bar], color: str) -> str:
-    """The figure of some prompts as an SVG image in a `data:` address."""
-    with styled():
-        return address(picture_of_bars(bars, color))
 
 
 def picture_of_bars(bars: Sequence[Bar], color: str) -> Picture:
@@ -104,15 +97,7 @@ def _draw(axes: Any, row: int, bar: Bar, color: str) -> None:
 
 
 Bars = Mapping[Key, Bar]  # the answers of one policy, by prompt
-
-
-@dataclass(frozen=True)
-class Column:
-    """What one policy said: `title` tells which, `color` is that of its bars."""
-
-    title: str
-    color: str
-    bars: Bars
+Column = tuple[str, str, Bars]  # what one policy said: its title, the color of its bars
 
 
 @dataclass(frozen=True)
@@ -128,8 +113,6 @@ class BarFigure:
 
 @dataclass(frozen=True)
 class Answers:
-    """A section of a page."""
-
     samples: int  # answers per prompt
     example: Bar  # a prompt's label and its last line
     figures: tuple[BarFigure, ...]  # one per column
@@ -140,19 +123,15 @@ class Answers:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        return tuple(
-            Image(f.title, f.caption, alt_text(f.title, f.bars), draw_bars(f.bars, f.color))
-            for f in self.figures
-        )
+        return tuple(map(_drawn, self.figures))
 
 
 def answers_of(run: Run) -> Answers | None:
-    """The section of one run; None where it logged no answers, or no right one."""
     found = evaluations(run)
     last = max(found, default=0)
-    columns = [Column("Before training", BEFORE, found[0])] if 0 in found else []
+    columns = [("Before training", BEFORE, found[0])] if 0 in found else []
     if last > 0:
-        columns.append(Column(_after(last), BLUE, found[last]))
+        columns.append((_after(last), BLUE, found[last]))
     return _section(columns, ())
 
 
@@ -182,14 +161,14 @@ def answers_of_all(runs: Sequence[Run], entries: Sequence[Entry]) -> Answers | N
         if entry.is_band:
             notes["Of several seeds one is shown."] = None
             label = f"{label}, seed {run.config.get('seed')}"
-        columns.append(Column(f"{label}: {_after(last).lower()}", entry.color, found[last]))
+        columns.append((f"{label}: {_after(last).lower()}", entry.color, found[last]))
         if 0 in found:
             before.append((label, found[0]))
     if before:
         # other models, or other seeds, say something else before training
         same = all(bars == before[0][1] for _, bars in before)
         whose = "" if same else f" ({before[0][0]})"
-        columns.insert(0, Column(f"Before training{whose}", BEFORE, before[0][1]))
+        columns.insert(0, (f"Before training{whose}", BEFORE, before[0][1]))
     return _section(columns, tuple(notes))
 
 
@@ -237,42 +216,45 @@ def evenly(n: int, most: int) -> list[int]:
 def _section(columns: Sequence[Column], notes: tuple[str, ...]) -> Answers | None:
     if not columns:
         return None
-    shared = sorted(set(columns[0].bars).intersection(*(column.bars for column in columns[1:])))
-    if not any(column.bars[key].right for column in columns for key in shared):
+    titles, _, policies = zip(*columns, strict=True)
+    shared = sorted(set(policies[0]).intersection(*policies[1:]))
+    if not any(bars[key].right for bars in policies for key in shared):
         return None  # nothing to see but wrong answers
     shown = [shared[i] for i in evenly(len(shared), SHOWN)]
     listed = [shared[i] for i in evenly(len(shared), LISTED)]
     if len(shown) < len(shared):
         notes = (f"The figures show {len(shown)} of the {len(shared)} prompts.", *notes)
+    figures = []
+    for place, (title, color, bars) in enumerate(columns, 1):
+        every = [bars[key] for key in shared]
+        right = 1 - sum(bar.wrong for bar in every) / sum(bar.k for bar in every)
+        distinct = sum(bar.distinct for bar in every) / len(every)
+        caption = (
+            f"{100 * right:.0f} % of the answers are right; a prompt gets {distinct:.1f} different "
+            f"right ones (mean of {len(every)} prompts)."
+        )
+        some = tuple(bars[key] for key in shown)
+        figures.append(BarFigure(f"answers_{place}", title, caption, color, some))
     return Answers(
-        columns[0].bars[shown[0]].k,
-        columns[-1].bars[shown[0]],
-        tuple(_figure(i, column, shown, shared) for i, column in enumerate(columns)),
-        tuple(column.title for column in columns),
-        tuple((key[1], tuple(column.bars[key] for column in columns)) for key in listed),
+        policies[0][shown[0]].k,
+        policies[-1][shown[0]],
+        tuple(figures),
+        titles,
+        tuple((key[1], tuple(bars[key] for bars in policies)) for key in listed),
         notes,
     )
 
 
-def _figure(place: int, column: Column, shown: Sequence[Key], shared: Sequence[Key]) -> BarFigure:
-    every = [column.bars[key] for key in shared]
-    right = 1 - sum(bar.wrong for bar in every) / sum(bar.k for bar in every)
-    distinct = sum(bar.distinct for bar in every) / len(every)
-    caption = (
-        f"{100 * right:.0f} % of the answers are right; a prompt gets {distinct:.1f} different "
-        f"right ones (mean of {len(every)} prompts)."
-    )
-    bars = tuple(column.bars[key] for key in shown)
-    return BarFigure(f"answers_{place + 1}", column.title, caption, column.color, bars)
-
-
-def alt_text(title: str, bars: Sequence[Bar]) -> str:
+def _drawn(figure: BarFigure) -> Image:
     parts = [
         f"{bar.label}: {bar.distinct} different right of {bar.k}"
         + (f", most often {bar.right[0][0]} ({bar.right[0][1]})" if bar.right else "")
-        for bar in bars
+        for bar in figure.bars
     ]
-    return f"Right answers. {title}: {'; '.join(parts)}. The table below has all of them."
+    words = f"{figure.title}: {'; '.join(parts)}. The table below has all of them."
+    with styled():
+        src = address(picture_of_bars(figure.bars, figure.color))
+    return Image(figure.title, figure.caption, f"Right answers. {words}", src)
 
 
 def _after(iterations: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from ..logs.lines import number
@@ -64,11 +63,10 @@ def curves_of(source: Run | list[Any], *parts: Any) -> tuple[Curve, ...]:
     curves = []
     for part in parts:
         key, label, *looks = (part, "") if isinstance(part, str) else part
-        x, y = [], []
-        if not isinstance(source, Run):
+        if isinstance(source, Run):
+            x, y = thin(*drawable(source, logged(source, key) or key))
+        else:
             x, y = series(source, *([key] if isinstance(key, str) else key))
-        elif (name := logged(source, key)) is not None:
-            x, y = thin(*drawable(source, name))
         if x:
             curves.append(Curve(label, x, y, *looks))
     return tuple(curves)
@@ -107,21 +105,20 @@ def rows(line: Any, key: str) -> list[dict[str, Any]]:
 
 
 def below(curves: Iterable[Curve]) -> tuple[Curve, ...]:
-    """Curves with their signs turned."""
     return tuple(replace(curve, y=[-v for v in curve.y]) for curve in curves)
 
 
 def thirds(x: Sequence[float], y: Sequence[float]) -> tuple[Points, ...]:
     """The run's thirds in shades of their own."""
     n = len(x)
+    size = 3.2 if n > 60 else 5.0
     looks = (("first third", SKY), ("second", BLUE), ("last", BLACK))
     clouds = []
-    for (start, end), look in zip(pairwise((0, n // 3, 2 * n // 3, n)), looks, strict=True):
-        step = max(1, -(-(end - start) // (CLOUD // 3)))
+    for i, (label, color) in enumerate(looks):
+        start, end = i * n // 3, (i + 1) * n // 3
+        some = slice(start, end, max(1, math.ceil((end - start) / (CLOUD // 3))))
         if end > start:
-            size = 3.2 if n > 60 else 5.0
-            label, color = look
-            clouds.append(Points(label, x[start:end:step], y[start:end:step], color, size))
+            clouds.append(Points(label, x[some], y[some], color, size))
     return tuple(clouds)
 
 
@@ -147,7 +144,6 @@ def smoothed(run: Run, key: str, label: str, color: str, dash: Any = "-") -> tup
 
 
 def coefficient(key: str) -> str:
-    """The name of the figure of a controller's coefficient."""
     return f"coefficient_{slug(key.removeprefix('control/'))}"
 
 
@@ -188,8 +184,8 @@ def scale_of(values: Iterable[float]) -> str:
     "log" where all values are above 0 and span more than a factor of 20, "symlog" where the sign
     changes, else "linear".
     """
-    values = list(values)
-    low, high = min(values, default=0.0), max(values, default=0.0)
+    values = list(values) or [0.0]
+    low, high = min(values), max(values)
     if low < 0 < high:
         return "symlog"
     return "log" if low > 0 and high > 20 * low else "linear"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -35,8 +35,6 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences:
-    """What runs differ in."""
-
     rows: tuple[Difference, ...]  # the settings, without those of the method itself
     # of each run, which of its settings are another than those of most runs (where no value is the
     # most frequent, of the first run); None where they are not known
@@ -52,11 +50,10 @@ class Differences:
         if not self.rows:
             return "Apart from the method and the seed, the known settings are equal in all runs."
         others, keys = sum(bool(odd) for odd in self.odd), [row.key for row in self.rows]
-        have = "has" if others == 1 else "have"
         which = ", ".join(keys[:3] + (len(keys) > 3) * ["..."])
         return (
-            f"Not the method alone: {others} of {self.known} runs {have} other settings than the "
-            f"rest ({which})."
+            f"Not the method alone: {others} of {self.known} runs "
+            f"{'has' if others == 1 else 'have'} other settings than the rest ({which})."
         )
 
 
@@ -66,14 +63,14 @@ def differences_of(runs: Sequence[Run], labels: Sequence[str]) -> Differences:
     Seeds of one setting may share their label.
     """
     table = {i: some for i, run in enumerate(runs) if (some := _settings(run)) is not None}
-    keys = dict.fromkeys(key for some in table.values() for key in some)
     columns = {
         key: {
             i: some.get(key, _defaults().get(key, NOTHING))
             for i, some in table.items()
-            if _speaks(some, key)
+            # another host's own settings mean nothing to a run
+            if (host := key.partition(".")[0]) not in ("trl", "verl") or some.get("host") == host
         }
-        for key in keys
+        for key in dict.fromkeys(key for some in table.values() for key in some)
     }
     bases = {i: base for i in table if (base := _surrogate(runs[i])) is not None}
     # of runs that are surrogates and nothing else it is the method that is compared
@@ -102,31 +99,22 @@ def _once(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(labels))
 
 
-def _speaks(settings: Mapping[str, str], key: str) -> bool:
-    """Whether a setting means something to a run: another host's own does not."""
-    host = key.partition(".")[0]
-    return host not in ("trl", "verl") or settings.get("host") == host
-
-
 def _settings(run: Run) -> dict[str, str] | None:
     if run.source != "entrostat" or not run.config:
         return None
-    found = dict(_flat("", run.config))
     return {
         key: value
-        for key, value in found.items()
+        for key, value in _flat("", run.config)
         if key not in _OWN and not key.startswith(_OWN_TABLES)
     }
 
 
-def _flat(prefix: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    pairs = []
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
-            pairs += _flat(f"{prefix}{key}.", value)
+            yield from _flat(f"{prefix}{key}.", value)
         else:
-            pairs.append((f"{prefix}{key}", _word(value)))
-    return pairs
+            yield f"{prefix}{key}", _word(value)
 
 
 def _word(value: Any) -> str:

@@ -15,7 +15,7 @@ from ..evaluation.checkpoint_correlation import ENTROPIES, Checkpoint, OfSet
 from ..evaluation.results import of_problem, shown, side_by_side
 from ..logs.lines import JsonLines
 from .figures import COLORS, Band, Curve, Panel, Points, draw, short, styled, svg_of
-from .page import _page, _write
+from .page import _write
 
 PROBLEMS, RESPONSES, TEXT = 10, 4, 600  # shown at most: problems, responses of one, characters
 MOST = 12  # sets drawn over checkpoints
@@ -34,33 +34,33 @@ ENTROPY = (
 )  # fmt: skip
 
 
-def write_evaluation(results: Sequence[Mapping[str, Any]], directories: Sequence[Path],
-                     output: Path, title: str = "Evaluation") -> Path:  # fmt: skip
-    """Write the page of an evaluation; returns its path."""
-    names = dict.fromkeys(name for one in results for name in one["sets"])
-    pairs = [
-        [(i, one, path) for i, (one, path) in enumerate(zip(results, directories, strict=True))
-         if name in one["sets"]]
-        for name in names
-    ]  # fmt: skip
+def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) -> Path:
+    """Write the page of results, each with its directory, into `root`; returns its path."""
+    sets: dict[str, list[Any]] = {}
+    for i, (path, one) in enumerate(results):
+        for name, entry in one["sets"].items():
+            of_model = (one["model"], COLORS[i % len(COLORS)], entry, path)
+            sets.setdefault(name, []).append(of_model)
+    whose = results[0][1]["model"] if len(results) == 1 else f"{len(results)} models"
     return _write(
         "evaluation.html.jinja",
-        _page(output),
-        title=title,
+        root / PAGE,
+        title=f"Evaluation of {whose}",
         rows=results,
-        sets=[_part(name, some) for name, some in zip(names, pairs, strict=True)],
+        sets=[_part(name, entries) for name, entries in sets.items()],
         settings=[
             (f"{one['model']}: {name}", json.dumps(entry["settings"], indent=1))
-            for one in results
+            for _, one in results
             for name, entry in one["sets"].items()
         ],
     )
 
 
-def _part(name: str, some: Sequence[tuple[int, Mapping[str, Any], Path]]) -> dict[str, Any]:
-    """What the page says of one set; examples are of one model's responses, `whose`."""
-    entries = [(one["model"], COLORS[i % len(COLORS)], one["sets"][name], path)
-               for i, one, path in some]  # fmt: skip
+def _part(name: str, entries: Sequence[Any]) -> dict[str, Any]:
+    """What the page says of one set; `entries`: (model, color, its results, their directory) each.
+
+    Examples are of one model's responses, `whose`.
+    """
     lines = [JsonLines(path / entry["responses"]).read() for _, _, entry, path in entries]
     first = entries[0][2]
     own = first["settings"]
@@ -97,9 +97,8 @@ def _table(
 def _cell(figure: Mapping[str, Any] | None) -> tuple[str, str]:
     if figure is None:
         return "—", ""
-    if figure["low"] is None:
-        return f"{figure['value']:.3f}", ""
-    return f"{figure['value']:.3f}", f"{figure['low']:.3f} to {figure['high']:.3f}"
+    between = "" if figure["low"] is None else f"{figure['low']:.3f} to {figure['high']:.3f}"
+    return f"{figure['value']:.3f}", between
 
 
 def _curves(entries: Sequence[Any]) -> Panel:
@@ -107,17 +106,17 @@ def _curves(entries: Sequence[Any]) -> Panel:
     for name, color, entry, _ in entries:
         if entry["k"] < 2:
             continue
-        found = [entry["metrics"][f"pass@{j}"] for j in range(1, entry["k"] + 1)]
         places = list(range(1, entry["k"] + 1))
+        found = [entry["metrics"][f"pass@{j}"] for j in places]
         curves.append(Curve(f"{name}: pass@k", places, [f["value"] for f in found], color))
         if found[0]["low"] is not None:
             low, high = ([f[end] for f in found] for end in ("low", "high"))
             bands.append(Band("", places, low, high, color))
-        votes = [(j, entry["metrics"][f"maj@{j}"]) for j in shown(entry["k"])
-                 if entry["metrics"].get(f"maj@{j}", {}).get("value") is not None]  # fmt: skip
+        votes = {j: entry["metrics"].get(f"maj@{j}", {}).get("value") for j in shown(entry["k"])}
+        votes = {j: value for j, value in votes.items() if value is not None}
         if votes:
-            values = [f["value"] for _, f in votes]
-            curves.append(Curve(f"{name}: maj@k", [j for j, _ in votes], values, color, "--", 1.3))
+            values = list(votes.values())
+            curves.append(Curve(f"{name}: maj@k", list(votes), values, color, "--", 1.3))
     return Panel(
         "Right within k responses",
         "pass@k: at least one of k is right (unbiased). maj@k: the answer that most of k give is. "
@@ -130,10 +129,10 @@ def _scatter(entries: Sequence[Any], lines: Sequence[Sequence[Mapping[str, Any]]
     clouds = []
     for (name, color, entry, _), own in zip(entries, lines, strict=True):
         known = [line for line in own[: entry["n"]] if line.get("entropy") is not None]
-        x = [_mean_entropy(line) for line in known]
-        y = [of_problem(line)[f"avg@{entry['k']}"] for line in known]
         if known:
-            clouds.append(Points(name, x, [v or 0.0 for v in y], color))
+            x = [_mean_entropy(line) for line in known]
+            y = [of_problem(line)[f"avg@{entry['k']}"] or 0.0 for line in known]
+            clouds.append(Points(name, x, y, color))
     return Panel(
         "Accuracy against entropy",
         "A point is a problem: the mean entropy of its responses' tokens, and their mean score.",
@@ -148,12 +147,12 @@ def _mean_entropy(line: Mapping[str, Any]) -> float:
 
 
 def _examples(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The first problems, each with its most frequent responses."""
     found = []
     for line in lines[:PROBLEMS]:
-        scores = dict(zip(line["responses"], line["scores"], strict=True))
+        scores, answers = (
+            dict(zip(line["responses"], line[key], strict=True)) for key in ("scores", "extracted")
+        )
         common = Counter(line["responses"]).most_common(RESPONSES)
-        answers = dict(zip(line["responses"], line["extracted"], strict=True))
         right = sum(score >= 1 for score in line["scores"])
         answer = line["answer"]
         found.append({
@@ -169,12 +168,6 @@ def _examples(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
-
-
-def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) -> Path:
-    places, found = zip(*results, strict=True)
-    title = str(found[0]["model"]) if len(found) == 1 else f"{len(found)} models"
-    return write_evaluation(found, places, root / PAGE, f"Evaluation of {title}")
 
 
 def figure_of(sets: Sequence[OfSet]) -> bytes | None:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from ..logs.lines import number
 from ..logs.run import Run, is_line
-from .curves import ALIASES, POINTS
+from .curves import ALIASES, POINTS, figure
 from .figures import DASHES
-from .runs import HUGE, drawable, entropy_key
+from .runs import drawable, entropy_key
 from .seeds import Entry
 from .tokens.encoding import digits, pack, script_json
 
@@ -54,8 +53,6 @@ KEPT = ("entropy", "reward/mean", "control/target")  # though they never change
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric of some runs."""
-
     key: str  # our name of it, or the trainer's where we have none
     group: str  # what it stands under in a list
     unit: str  # of its values; empty where it is not known
@@ -76,12 +73,13 @@ def metrics_of(runs: Sequence[Run]) -> list[Metric]:
     Where runs log different kinds of entropy, `ENTROPY` comes first: of each run its best.
     """
     logged = [_logged(run) for run in runs]
-    found = [_metric(key, key, logged) for key in _names(logged)]
-    evaluated = [_evaluated(run) for run in runs]
-    found += [
-        _metric(key, EVALUATION, evaluated)
-        for key in dict.fromkeys(key for run in evaluated for key in run)
+    found = [
+        _metric(key, key.partition("/")[0] if "/" in key else "other", logged)
+        for key in _names(logged)
     ]
+    evaluated = [_evaluated(run) for run in runs]
+    keys = dict.fromkeys(key for run in evaluated for key in run)
+    found += [_metric(key, EVALUATION, evaluated) for key in keys]
     groups = [*FIRST, *dict.fromkeys(metric.group for metric in found)]
     found.sort(key=lambda metric: groups.index(metric.group))
     best = [entropy_key(run) for run in runs]
@@ -115,7 +113,7 @@ def _metric(key: str, group: str, logged: Sequence[Mapping[str, Points]]) -> Met
     names = [next((n for n in (key, *ALIASES.get(key, ())) if n in run), key) for run in logged]
     return Metric(
         key,
-        group if group == EVALUATION else group.partition("/")[0] if "/" in group else "other",
+        group,
         unit_of(key),
         tuple(run.get(name, {}) for run, name in zip(logged, names, strict=True)),
         {i: name for i, name in enumerate(names) if name != key},
@@ -126,9 +124,8 @@ def _logged(run: Run) -> dict[str, Points]:
     found: dict[str, Points] = {}
     for line in run.metrics:
         for key, value in line.items():
-            value = number(value)
-            if key != "iteration" and value is not None and abs(value) < HUGE:
-                found.setdefault(key, {})[line["iteration"]] = value
+            if key != "iteration" and (known := figure(value)) is not None:
+                found.setdefault(key, {})[line["iteration"]] = known
     return found
 
 
@@ -137,8 +134,7 @@ def _evaluated(run: Run) -> dict[str, Points]:
     found: dict[str, Points] = {}
     for line in filter(is_line, run.evaluation):
         for key in _EVALUATED:
-            value = number(line.get(key))
-            if value is not None and abs(value) < HUGE:
+            if (value := figure(line.get(key))) is not None:
                 name = f"{line.get('split', '')}/{key}".lstrip("/")
                 found.setdefault(name, {})[line["iteration"]] = value
     return found
@@ -194,28 +190,24 @@ def packed(values: Sequence[float | None]) -> Any:
 
 def axes_of(run: Run, grid: Mapping[int, int], size: int) -> dict[str, list[float | None]]:
     """What a run had spent by each place of the grid, of what every line of its log says."""
-    found = {}
+    found: dict[str, list[float | None]] = {}
     for name, key in AXES.items():
         iterations, spent = drawable(run, key)
         if len(iterations) < len(run.metrics) or any(value < 0 for value in spent):
             continue
         sums = dict(zip(iterations, accumulate(spent), strict=True))
-        last, ends = 0.0, {}
-        for iteration in sorted(sums):
-            ends[_block(iteration, size)] = sums[iteration]
-        values = []
+        ends = {_block(iteration, size): sums[iteration] for iteration in sorted(sums)}
+        last, found[name] = 0.0, []
         for block in grid:
             last = ends.get(block, last)  # an evaluation between two lines costs nothing here
-            values.append(digits(last))
-        found[name] = values
+            found[name].append(digits(last))
     return found
 
 
 def run_data(run: Run, label: str, metrics: Sequence[Metric], place: int, size: int) -> Any:
     """One run of the page's JSON, with the values of each metric."""
     iterations = {line["iteration"] for line in run.metrics}
-    for metric in metrics:
-        iterations |= metric.values[place].keys()
+    iterations.update(*(metric.values[place] for metric in metrics))
     grid = grid_of(iterations, size)
     return {
         "label": label,
@@ -228,8 +220,6 @@ def run_data(run: Run, label: str, metrics: Sequence[Metric], place: int, size: 
 
 @dataclass(frozen=True)
 class Explore:
-    """What the page needs."""
-
     data: str  # JSON that is safe inside a script element; empty where there is nothing to draw
     notes: tuple[str, ...]  # sentences on what was left out or averaged
     # name and value of the metrics that never change, which are left out
@@ -272,25 +262,19 @@ def explore_of(runs: Sequence[Run], entries: Sequence[Entry], labels: Sequence[s
             for e in entries
         ],
         "metrics": [
-            {
-                "key": metric.key,
-                "group": metric.group,
-                "unit": metric.unit,
-                "names": {str(place): name for place, name in metric.names.items()},
-            }
-            for metric in metrics
+            {"key": m.key, "group": m.group, "unit": m.unit, "names": m.names} for m in metrics
         ],
         "runs": written,
-        "shown": _shown(metrics),
+        "shown": _shown([metric.key for metric in metrics]),
     }  # fmt: skip
     return Explore(script_json(data), tuple(notes), named)
 
 
-def _shown(metrics: Sequence[Metric]) -> list[str]:
-    keys = [metric.key for metric in metrics]
+def _shown(keys: Sequence[str]) -> list[str]:
+    """What is drawn at first: the best entropy and the reward."""
     entropies = (ENTROPY, "entropy/exact", "entropy/nll", "entropy/logged")
-    first = [key for key in entropies if key in keys][:1]
-    return [*first, *(key for key in ("reward/mean",) if key in keys)] or keys[:1]
+    best = [key for key in entropies if key in keys][:1]
+    return best + ["reward/mean"] * ("reward/mean" in keys) or list(keys[:1])
 
 
 def _beyond(runs: Sequence[dict[str, Any]], count: int) -> int:

@@ -124,8 +124,6 @@ class Bars:
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure to be drawn."""
-
     title: str
     caption: str  # one line that says what it means
     unit: str  # label of the vertical axis
@@ -155,7 +153,6 @@ class Panel:
 
     @property
     def values(self) -> list[float]:
-        """Everything on the vertical axis."""
         parts = [c.y for c in self.curves] + [p.y for p in self.points]
         parts += [b.low for b in self.bands] + [b.high for b in self.bands]
         parts += [b.values for b in self.bars]
@@ -174,6 +171,8 @@ class Image:
 
 
 def alt_text(panel: Panel) -> str:
+    kinds = {"Bars": panel.bars, "Curves": panel.curves, "Points": panel.points, "Ranges": True}
+    kind = next(word for word, some in kinds.items() if some)
     parts = []
     for bars in panel.bars:
         pairs = zip(bars.names, bars.values, strict=True)
@@ -197,9 +196,6 @@ def alt_text(panel: Panel) -> str:
             f"{name}: {len(cloud.x)} points, {min(cloud.y):.4g} to "
             f"{max(cloud.y):.4g} over {min(cloud.x):.4g} to {max(cloud.x):.4g}"
         )
-    kind = "Bars" if panel.bars else "Curves" if panel.curves else "Points"
-    if not panel.curves and not panel.points and not panel.bars:
-        kind = "Ranges"
     return f"{kind} of {panel.title.lower()} ({panel.unit}) by {panel.across}: {'; '.join(parts)}."
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,6 @@ POINTS = 400
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure with its name and a word on it."""
-
     name: str
     value: str
     more: str
@@ -29,8 +26,6 @@ class Tile:
 
 @dataclass(frozen=True)
 class LawSection:
-    """What the page says of the law."""
-
     steps: str = ""  # what was fitted, "30 evaluations"
     entropy: str = ""  # entropy, score: which, in words
     score: str = ""
@@ -62,20 +57,22 @@ def law_of(run: Run) -> LawSection:
         return replace(said, why=f"No fit: {error.why}.")
     interval = law.interval(LEVEL).ceiling
     early: EarlyPrediction | None = None
-    why = ""
     try:
         early = early_of(law)
     except LawError as error:
-        why = f"No early prediction: {error.why}."
+        said = replace(said, early_why=f"No early prediction: {error.why}.")
+    else:
+        said = replace(
+            said,
+            early=_early_tiles(early, pairs.point),
+            early_steps=_counted(early.steps, pairs.point),
+            early_doubts=tuple(d for d in early.doubts if d not in law.doubts),
+        )
     return replace(
         said,
         panel=_panel(pairs, law, interval, early),
         tiles=_tiles(law, interval, early, pairs.point),
         doubts=law.doubts,
-        early=_early_tiles(early, pairs.point) if early else (),
-        early_steps=_counted(early.steps, pairs.point) if early else "",
-        early_doubts=tuple(d for d in early.doubts if d not in law.doubts) if early else (),
-        early_why=why,
     )
 
 
@@ -98,10 +95,14 @@ def _panel(
     held = [*r, *(v for v in (law.ceiling, *interval) if abs(v) < HUGE)]
     low, high = min(min(held), min(r) - 1.25 * span), max(max(held), max(r) + 1.25 * span)
     first = early.steps if early else 0
-    curves = [_line("fit, in-sample", law, x, low, high, BLACK, "-", 1.9)]
+    fits = [("fit, in-sample", law, (BLACK, "-", 1.9))]
     if early:
-        name = f"fit of the first {first}, predicting"
-        curves.append(_line(name, early.law, x, low, high, RED, "--", 1.4))
+        fits.append((f"fit of the first {first}, predicting", early.law, (RED, "--", 1.4)))
+    curves = [
+        Curve(label, ends, [fitted.b - fitted.a * v for v in ends], *looks)
+        for label, fitted, looks in fits
+        if (ends := _ends(fitted, max(x), low, high))
+    ]
     ends = [min(max(v, low), high) for v in interval]
     if ends[0] < ends[1]:
         curves.append(Curve(f"ceiling, {LEVEL:.0%} interval", [1, 1], ends, BLACK, "-", 4.5))
@@ -121,48 +122,40 @@ def _panel(
         "all points (in-sample), the broken one to the first and predicts the later ones. Training "
         "goes from right to left.",
         "mean reward" if pairs.score_key == "reward/mean" else pairs.score_key,
-        tuple(curve for curve in curves if curve is not None),
+        tuple(curves),
         points=tuple(clouds),
         across="exp(entropy)",
         name="law",
     )
 
 
-def _line(
-    label: str, law: EntropyLaw, x: Sequence[float], low: float, high: float, color: str,
-    dash: str, width: float,
-) -> Curve | None:  # fmt: skip
-    """The fitted line from exp(H) = 1 to the data's end, as far as it lies from low to high."""
-    ends = [1.0, max(x)]
+def _ends(law: EntropyLaw, last: float, low: float, high: float) -> list[float]:
+    """From exp(H) = 1 to the data's end, as far as the line lies from low to high; else []."""
+    ends = [1.0, last]
     if law.a:
         crossings = sorted((law.b - v) / law.a for v in (low, high))
-        ends = [max(ends[0], crossings[0]), min(ends[1], crossings[1])]
+        ends = [max(1.0, crossings[0]), min(last, crossings[1])]
     elif not low <= law.b <= high:
-        return None
-    if ends[0] >= ends[1]:
-        return None
-    return Curve(label, ends, [law.b - law.a * v for v in ends], color, dash, width)
+        return []
+    return ends if ends[0] < ends[1] else []
 
 
 def _tiles(
     law: EntropyLaw, interval: tuple[float, float], early: EarlyPrediction | None, point: str
 ) -> tuple[Tile, ...]:
-    rest = ("—", "none") if early is None else (
-        f"{early.rmse:.2g}", f"of the later {early.rest}, from the first {early.steps}"
-    )  # fmt: skip
+    value, more = "—", "none"
+    if early is not None:
+        value = f"{early.rmse:.2g}"
+        more = f"of the later {early.rest}, from the first {early.steps}"
     low, high = interval
     r2 = "—" if math.isnan(law.r2) else f"{law.r2:.2f}"
     return (
-        Tile(
-            "Ceiling b - a",
-            f"{law.ceiling:.3g}",
-            f"{LEVEL:.0%}: {low:.3g} to {high:.3g}",
-        ),
+        Tile("Ceiling b - a", f"{law.ceiling:.3g}", f"{LEVEL:.0%}: {low:.3g} to {high:.3g}"),
         Tile("a", f"{law.a:.3g}", "score per unit of exp(H)"),
         Tile("b", f"{law.b:.3g}", "score"),
         Tile("R²", r2, "share of the score's variance"),
         Tile("RMSE, in-sample", f"{law.rmse:.2g}", f"of all {_counted(len(law.score), point)}"),
-        Tile("RMSE, predicted", *rest),
+        Tile("RMSE, predicted", value, more),
     )
 
 

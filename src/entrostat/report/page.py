@@ -20,11 +20,14 @@ from .._text import printable
 from .._version import __version__
 from ..logs.lines import number
 from ..logs.run import Run, read_run, run_of
+from .answers import answers_of, answers_of_all
 from .differences import differences_of
+from .dynamics import dynamics_of
 from .dynamics.pooled import pooled_panels
 from .explore import explore_of
-from .export import ComparisonParts, RunParts, write_file
+from .export import write_file
 from .figures import draw
+from .law import law_of
 from .overlays import comparison_panels
 from .panels import run_panels
 from .runs import (
@@ -33,12 +36,12 @@ from .runs import (
     entropy_key,
     k_words,
     notes_of_all,
-    pretty_environment,
+    rows_of,
     summary_of,
     summary_of_all,
 )
 from .scripts import Live, read_file, script
-from .seeds import entries_of, labels_of
+from .seeds import entries_of, spreads_of
 from .tokens import token_view, with_dumps
 
 _MISSING = "—"
@@ -51,7 +54,7 @@ def write_run_report(run: Path, output: Path | None = None) -> Path:
     None as `output` is RUN/report.html.
     """
     read = read_run(run)
-    return write_report(read, Path(output) if output is not None else read.path / "report.html")
+    return write_report(read, Path(output or read.path / "report.html"))
 
 
 def write_report(run: Run, output: Path) -> Path:
@@ -63,12 +66,11 @@ def page_of(run: Run, live: Live | None = None) -> str:
     """The page of a run as HTML; `live` is what a page has that is served while the run goes on."""
     from ..diagnosis import diagnose_run
 
-    parts = RunParts(with_dumps(run))
-    run, row, answers = parts.run, parts.row, parts.answers
-    dynamics, law = parts.dynamics, parts.law
-    tokens = token_view(run)
+    run = with_dumps(run)
+    (row,) = rows_of([run])
+    dynamics, law, tokens = dynamics_of(run), law_of(run), token_view(run)
     labels = [row.label]
-    images = [draw(panel) for panel in run_panels(run)]
+    images = groupby(map(draw, run_panels(run)), attrgetter("part"))
     return _render(
         "run.html.jinja",
         live=live,
@@ -81,14 +83,14 @@ def page_of(run: Run, live: Live | None = None) -> str:
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
         explore=explore_of([run], entries_of([run], labels), labels),
-        images=[(part, list(some)) for part, some in groupby(images, attrgetter("part"))],
+        images=[(part, list(some)) for part, some in images],
         tokens=tokens,
-        environment=pretty_environment(run.environment_text),
+        environment=_indented(run.environment_text),
         dynamics=dynamics,
         dynamics_images={s.anchor: [draw(p) for p in s.panels] for s in dynamics.sections},
         law=law,
         law_image=draw(law.panel) if law.panel else None,
-        answers=answers,
+        answers=answers_of(run),
     )
 
 
@@ -116,38 +118,39 @@ def comparison_of(
     """
     from ..diagnosis import diagnose_run
 
-    parts = ComparisonParts(tuple(read))
-    rows, entries, answers = parts.rows, parts.entries, parts.answers
-    differences = differences_of(read, labels_of(entries))
+    rows = rows_of(read)
+    labels = [row.label for row in rows]
+    entries = entries_of(read, labels)
     of_run = {i: entry for entry in entries for i in entry.members}
-    keys = {entropy_key(run) for run in read} - {None}
+    shown = [of_run[i] for i in range(len(rows))]  # of each run the entry that it is in
+    differences = differences_of(read, [entry.label for entry in shown])
     foreign = any(run.source != "entrostat" for run in read)
-    other = foreign or len(keys) > 1 or keys - {"entropy/exact"}
+    other = foreign or any(entropy_key(run) not in ("entropy/exact", None) for run in read)
     return _render(
         "comparison.html.jinja",
         live=live,
         title=title,
         summary=[*summary_of_all(rows), *filter(None, [differences.sentence])],
-        verdicts=[(r.label, diagnose_run(run)) for r, run in zip(rows, read, strict=True)],
+        verdicts=[(label, diagnose_run(run)) for label, run in zip(labels, read, strict=True)],
         differences=differences,
         foreign=foreign,
         ends=ends_note(rows),
         rows=rows,
-        colors=[of_run[i].color for i in range(len(rows))],
-        bands=parts.bands,
-        in_band=[of_run[i].label if of_run[i].is_band else None for i in range(len(rows))],
+        colors=[entry.color for entry in shown],
+        bands=spreads_of(entries, rows, read),
+        in_band=[entry.label if entry.is_band else None for entry in shown],
         runs=read,
         links=[None if output is None else _link(run, output) for run in read],
         notes=[
-            *notes_of_all(read, [row.label for row in rows], bool(other)),
+            *notes_of_all(read, labels, other),
             *(("Scores", note) for note in apart(rows)),
         ],
         k=k_words(rows),
         splits=sorted({row.split for row in rows if row.split is not None}),
-        explore=explore_of(read, entries, [row.label for row in rows]),
+        explore=explore_of(read, entries, labels),
         images=[draw(panel) for panel in comparison_panels(read, entries)],
         pooled=[draw(panel) for panel in pooled_panels(read, entries)],
-        answers=answers,
+        answers=answers_of_all(read, entries),
         settings=_common(read),
         entropy_words="as each run has it (see the notes)" if other else "exact",
     )
@@ -168,7 +171,8 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     facts = [] if run.source == "entrostat" else [("trainer", run.source)]
     facts += [("task", run.task)] if _says_task(run) else []
     facts += [(key, str(run.config[key])) for key in ("model", "seed") if key in run.config]
-    facts += [("weights", f"quantised to {bits}")] if (bits := _quantised(run)) else []
+    if bits := _quantised(run):
+        facts.append(("weights", f"quantised to {bits}"))
     facts.append(("iterations", f"{run.done}{of}"))
     if run.best is not None:
         figure, value = run.best["figure"][:60], run.best["value"]
@@ -184,19 +188,29 @@ def _quantised(run: Run) -> str | None:
         return None
 
 
+def _indented(text: str) -> str:
+    """JSON on lines; as it is where it is none."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
 def _common(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    pairs = [dict(_facts(run)) for run in runs]
+    first, *others = (dict(_facts(run)) for run in runs)
     keys = ("task", "model", "weights", "seed", "iterations")
-    shared = [(key, {p.get(key) for p in pairs}) for key in keys]
-    return [(key, v) for key, values in shared if len(values) == 1 and (v := values.pop())]
+    return [
+        (key, first[key])
+        for key in keys
+        if key in first and all(first[key] == other.get(key) for other in others)
+    ]
 
 
 def _link(run: Run, output: Path) -> str | None:
     """Address of a run's own report, from where the page lies; None where there is none."""
     report = run.path / "report.html"
-    if not report.is_file() or report.resolve() == output.resolve():
-        return None
-    return address(report, output)
+    there = report.is_file() and report.resolve() != output.resolve()
+    return address(report, output) if there else None
 
 
 def address(page: Path, output: Path) -> str:
@@ -222,7 +236,6 @@ def _page(output: Path) -> Path:
 
 
 def waiting_page(title: str, live: Live) -> str:
-    """The live page while nothing could be read yet."""
     return _render("waiting.html.jinja", live=live, title=title)
 
 

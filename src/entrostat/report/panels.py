@@ -118,7 +118,6 @@ def _outcome(run: Run) -> Iterator[Panel]:
 
 
 def _standard_errors(run: Run) -> tuple[Band, ...]:
-    """Two standard errors about the entropy, of a run whose iterations have them."""
     columns = _columns(run, "iteration", "entropy/exact", "entropy/stderr")
     low, high = ([h + s * 2 * e for _, h, e in columns] for s in (-1, 1))
     return (Band("", [x for x, *_ in columns], low, high),) if columns else ()
@@ -204,8 +203,7 @@ def _each(run: Run, keys: list[str], title: str, unit: str, caption: str, **axis
 
 
 def _rollouts(run: Run) -> Iterator[Panel]:
-    prompts = run.config.get("sampling")
-    groups = prompts.get("prompts") if isinstance(prompts, dict) else None
+    groups = run.setting("sampling", "prompts")
     without = "Prompts whose rollouts all earned the same: zero advantage, nothing to learn."
     yield panel(
         run, "Groups without a signal",

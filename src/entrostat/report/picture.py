@@ -25,8 +25,6 @@ class Picture(Figure):
 
 
 class Labels(Formatter):
-    """Labels of an axis, made of all its places together."""
-
     def __init__(self, make: Callable[[Sequence[float]], list[str]]) -> None:
         self._make = make
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,12 +86,21 @@ def told_apart(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     for other in ([run.name for run in runs], within, [str(path) for path in paths]):
         times = Counter(names)
         names = [o if times[n] > 1 else n for n, o in zip(names, other, strict=True)]
+    return numbered(names)
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names, with its place after each one that others have, too."""
     times = Counter(names)
     return [f"{n} ({i})" if times[n] > 1 else n for i, n in enumerate(names, 1)]
 
 
+def comparison_rows(runs: Sequence[Path | Run]) -> list[Row]:
+    """What each run came to, in the order given; their scores are of one set."""
+    return rows_of([run_of(run) for run in runs])
+
+
 def rows_of(runs: Sequence[Run]) -> list[Row]:
-    """The rows of a comparison of runs already read; their scores are of one set."""
     split = held_out(sets_of(run) for run in runs)
     return [_row(run, label, split) for run, label in zip(runs, labels(runs), strict=True)]
 
@@ -125,11 +133,6 @@ def k_words(rows: Sequence[Row]) -> str:
     """What stands for k above a column: the number, or "k" where runs have several."""
     ks = list(by_k(rows))
     return str(ks[0]) if len(ks) == 1 else "k"
-
-
-def comparison_rows(runs: Sequence[Path | Run]) -> list[Row]:
-    """What each run came to, in the order given."""
-    return rows_of([run_of(run) for run in runs])
 
 
 def _row(run: Run, label: str, split: str) -> Row:
@@ -178,24 +181,6 @@ def _ends(values: Sequence[float], ends: int) -> tuple[float | None, float | Non
     return values[0], sum(end) / len(end)
 
 
-def end_words(rows: Sequence[Row]) -> str:
-    """What "end" means in a table of these rows: the iterations that were averaged."""
-    counts = sorted({row.ends for row in rows})
-    if counts == [1]:
-        return "the last iteration"
-    if len(counts) == 1:
-        return f"the mean of the last {counts[0]} iterations"
-    return f"the mean of each run's last iterations, {counts[0]} to {counts[-1]} of them"
-
-
-def pretty_environment(text: str) -> str:
-    """environment.json indented by two; as it is where it is not JSON."""
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
-
-
 def summary_of(row: Row) -> tuple[str, ...]:
     """One run in sentences; a figure that it does not log is not spoken of."""
     found = []
@@ -213,8 +198,8 @@ def summary_of(row: Row) -> tuple[str, ...]:
     scores = [
         f"{name} {'' if before is None else f'{before:.{digits}f} → '}{after:.{digits}f}"
         for name, before, after, digits in (
-            (f"avg@{_k(row)}", row.avg_before, row.avg_after, 3),
-            (f"pass@{_k(row)}", row.pass_before, row.pass_after, 3),
+            (f"avg@{k_words([row])}", row.avg_before, row.avg_after, 3),
+            (f"pass@{k_words([row])}", row.pass_before, row.pass_after, 3),
             ("distinct right answers per prompt", row.distinct_before, row.distinct_after, 1),
         )
         if after is not None
@@ -227,8 +212,7 @@ def summary_of(row: Row) -> tuple[str, ...]:
 def summary_of_all(rows: Sequence[Row]) -> tuple[str, ...]:
     """Several runs in sentences: where each figure ended lowest and highest."""
     found = []
-    ks = {_k(row) for row in rows if row.avg_after is not None}
-    k = ks.pop() if len(ks) == 1 else "k"
+    k = k_words([row for row in rows if row.avg_after is not None])
     for name, unit, values, digits in (
         ("Entropy", " nats per token", [row.entropy_after for row in rows], 3),
         ("The mean reward", "", [row.reward_last for row in rows], 3),
@@ -252,9 +236,16 @@ def summary_of_all(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def ends_note(rows: Sequence[Row]) -> str:
     """What "start" and "end" mean on this page, as it was computed."""
+    counts = sorted({row.ends for row in rows})
+    if counts == [1]:
+        end = "the last iteration"
+    elif len(counts) == 1:
+        end = f"the mean of the last {counts[0]} iterations"
+    else:
+        end = f"the mean of each run's last iterations, {counts[0]} to {counts[-1]} of them"
     return (
-        "Start and end of entropy and mean reward: the first iteration and "
-        f"{end_words(rows)}; of held-out figures, the evaluation before training and the last one."
+        f"Start and end of entropy and mean reward: the first iteration and {end}; of held-out "
+        "figures, the evaluation before training and the last one."
     )
 
 
@@ -275,12 +266,9 @@ def notes_of_all(
 def _some(labels: Sequence[str], count: int) -> str:
     if 2 < count == len(labels):
         return "All runs"
-    more = f" and {len(labels) - SOME} more" if len(labels) > SOME + 1 else ""
-    return ", ".join(labels[:SOME] if more else labels) + more
-
-
-def _k(row: Row) -> str:
-    return "k" if row.k is None else str(row.k)
+    if len(labels) > SOME + 1:
+        return f"{', '.join(labels[:SOME])} and {len(labels) - SOME} more"
+    return ", ".join(labels)
 
 
 def _moved(before: float, after: float) -> str:

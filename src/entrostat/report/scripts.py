@@ -24,8 +24,6 @@ FILES = (
 
 @dataclass(frozen=True)
 class Script:
-    """What a page needs to be live."""
-
     text: str
     policy: str  # the source expression that lets a Content-Security-Policy run `text` alone
     style: str = ""  # what uPlot wants of a style sheet
@@ -52,7 +50,6 @@ class Live:
 
 
 def live_part(version: str, every: float, problem: str = "") -> Live:
-    """The parts of a page that is made at most every `every` seconds."""
     text = read_file("live/live.js")
     return Live(version, max(10, round(every)), Script(text, _policy(text)), problem)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..logs.run import Run
 from .figures import COLORS, DASHES
-from .runs import Row
+from .runs import Row, numbered
 
 _OWN = ("seed", "output")  # what the runs of one group may differ in
 # field of a row, digits shown
@@ -67,8 +67,11 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
     Runs are taken together only where each says its settings and has a seed of its own: a run that
     was repeated with the same seed says nothing about seeds.
     """
+    # runs that begin with the policies of others have another model with each seed: only the study
+    # that made them knows that they belong together
     settings = {
-        str(i): {"of": _settings(run), "from": run.source, "alone": "" if run.config else i}
+        str(i): {"group": run.group, "source": run.source}
+        | ({} if run.group is not None else run.config or {"alone": i})
         for i, run in enumerate(runs)
     }
     groups = []
@@ -79,41 +82,19 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
         groups += [members] if distinct else [(i,) for i in members]
     groups.sort()
     methods = Counter(runs[members[0]].methods for members in groups)
-    found: list[str] = []
+    found = []
     for members in groups:
-        method = runs[members[0]].methods
+        first = runs[members[0]]
         if len(members) == 1:
-            label = labels[members[0]]
-        elif method and methods[method] == 1:
-            label = method
-        elif (group := runs[members[0]].group) is not None:
-            label = group
+            found.append(labels[members[0]])
+        elif first.methods and methods[first.methods] == 1:
+            found.append(first.methods)
         else:
-            label = common_name([labels[i] for i in members])
-        found.append(label)
-    times = Counter(found)
-    found = [f"{n} ({i})" if times[n] > 1 else n for i, n in enumerate(found, 1)]
+            found.append(first.group or common_name([labels[i] for i in members]))
     return [
         Entry(label, members, *style_of(i))
-        for i, (label, members) in enumerate(zip(found, groups, strict=True))
+        for i, (label, members) in enumerate(zip(numbered(found), groups, strict=True))
     ]
-
-
-def _settings(run: Run) -> Any:
-    """What the runs of one group have in common: the study's word, or all settings but the seed.
-
-    Runs that begin with the policies of others have another model with each seed: only the study
-    that made them knows that they belong together.
-    """
-    if run.group is not None:
-        return run.group
-    return {key: value for key, value in run.config.items() if key not in _OWN}
-
-
-def labels_of(entries: Sequence[Entry]) -> list[str]:
-    """Of each run of a comparison, the label of the entry that it is shown in."""
-    labels = {i: entry.label for entry in entries for i in entry.members}
-    return [labels[i] for i in sorted(labels)]
 
 
 def style_of(i: int) -> tuple[str, Any]:
@@ -123,8 +104,6 @@ def style_of(i: int) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Spread:
-    """One line of the table over seeds."""
-
     label: str  # what its runs have in common
     color: str  # its colour in the figures
     runs: tuple[tuple[str, str], ...]  # label and seed of each
@@ -140,14 +119,17 @@ class Spread:
         )
 
 
-def spread_of(entry: Entry, rows: Sequence[Row], runs: Sequence[Run]) -> Spread:
-    some = [rows[i] for i in entry.members]
-    return Spread(
-        entry.label,
-        entry.color,
-        tuple((rows[i].label, str(runs[i].config.get("seed", "—"))) for i in entry.members),
-        tuple(_range([getattr(row, name) for row in some]) for name, _ in MEASURES),
-    )
+def spreads_of(entries: Sequence[Entry], rows: Sequence[Row], runs: Sequence[Run]) -> list[Spread]:
+    return [
+        Spread(
+            entry.label,
+            entry.color,
+            tuple((rows[i].label, str(runs[i].config.get("seed", "—"))) for i in entry.members),
+            tuple(_range([getattr(rows[i], name) for i in entry.members]) for name, _ in MEASURES),
+        )
+        for entry in entries
+        if entry.is_band
+    ]
 
 
 def _range(values: Sequence[float | None]) -> tuple[float, float, float] | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .._text import printable
 from ..logs.lines import number
 from ..logs.run import Run
 from .answers import Answers, Bar, words_of
-from .dynamics import Dynamics
+from .dynamics import AGREEMENTS, Dynamics
 from .runs import Row, k_words
 from .seeds import MEASURES, Spread
 
@@ -53,8 +53,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page."""
-
     name: str  # what it goes by in commands and file names
     title: str
     columns: tuple[Column, ...]
@@ -64,7 +62,7 @@ class Table:
 
 def results(rows: Sequence[Row]) -> Table:
     k = k_words(rows)
-    columns = (
+    columns = [
         Column("run", ("label",)),
         _change("entropy, start → end (nats per token)", "entropy_before", "entropy_after"),
         Column("kept (%)", ("entropy_kept",), "{:.1f}"),
@@ -75,53 +73,44 @@ def results(rows: Sequence[Row]) -> Table:
         _change("mean reward, start → end", "reward_first", "reward_last"),
         Column("iterations", ("iterations",)),
         Column("time (s)", ("seconds",), "{:.0f}"),
-    )
-    cells = [tuple(tuple(getattr(row, key) for key in c.keys) for c in columns) for row in rows]
-    return _table("results", "Results", columns, cells)
+    ]
+    return _table("results", "Results", columns, [vars(row) for row in rows])
 
 
 def seeds(bands: Sequence[Spread], rows: Sequence[Row]) -> Table:
     """Runs of equal settings but for their seed: mean, lowest and highest."""
     k = k_words(rows)
-    ranges = [
-        Column(
-            head.replace("{k}", k),
-            (name, f"{name}_low", f"{name}_high"),
-            "{mean} [{mean}, {mean}]".replace("{mean}", f"{{:.{digits}f}}"),
-        )
-        for head, (name, digits) in zip(_SPREAD_HEADS, MEASURES, strict=True)
-    ]
-    columns = (
-        Column("settings", ("label",)),
-        Column("seeds", ("seeds",)),
-        Column("runs", ("runs",)),
-        *ranges,
-    )
-    cells = [
-        (
-            (band.label,),
-            (len(band.runs),),
-            (", ".join(f"{name} (seed {seed})" for name, seed in band.runs),),
-            *(some or (None, None, None) for some in band.ranges),
-        )
+    columns = [Column("settings", ("label",)), Column("seeds", ("seeds",))]
+    columns.append(Column("runs", ("runs",)))
+    records = [
+        {
+            "label": band.label,
+            "seeds": len(band.runs),
+            "runs": ", ".join(f"{name} (seed {seed})" for name, seed in band.runs),
+        }
         for band in bands
     ]
-    return _table("seeds", "Over seeds", columns, cells)
+    for i, (head, (name, digits)) in enumerate(zip(_SPREAD_HEADS, MEASURES, strict=True)):
+        keys, one = (name, f"{name}_low", f"{name}_high"), f"{{:.{digits}f}}"
+        columns.append(Column(head.replace("{k}", k), keys, f"{one} [{one}, {one}]"))
+        for record, band in zip(records, bands, strict=True):
+            record |= dict(zip(keys, band.ranges[i] or (), strict=False))
+    return _table("seeds", "Over seeds", columns, records)
 
 
 def runs_table(runs: Sequence[Run], rows: Sequence[Row]) -> Table:
     names = ("run", "method", "task", "model", "seed", "directory")
-    cells = [
-        (row.label, run.methods, run.task, *map(_text, map(run.config.get, names[3:5])), run.name)
+    records = [
+        {"run": row.label, "method": run.methods, "task": run.task, "directory": run.name}
+        | {key: _text(run.config.get(key)) for key in ("model", "seed")}
         for run, row in zip(runs, rows, strict=True)
     ]
-    columns = tuple(Column(name, (name,)) for name in names)
-    return _table("runs", "Runs", columns, [tuple((v,) for v in line) for line in cells])
+    return _table("runs", "Runs", [Column(name, (name,)) for name in names], records)
 
 
 def evaluation(run: Run) -> Table:
     """A run's evaluations, a row per iteration and set."""
-    columns = (
+    columns = [
         Column("iteration", ("iteration",)),
         Column("set", ("split",)),
         Column("prompts", ("prompts",), "{:.0f}"),
@@ -131,74 +120,80 @@ def evaluation(run: Run) -> Table:
         Column("distinct right", ("distinct",), "{:.2f}"),
         Column("entropy of responses (nats per token)", ("entropy",), "{:.3f}"),
         Column("entropy on prompts (nats per token)", ("prompt_entropy",), "{:.3f}"),
-    )
-    cells = [
-        (
-            (line["iteration"],),
-            (_text(line.get("split")),),
-            *((number(line.get(c.keys[0])),) for c in columns[2:]),
-        )
+    ]
+    records = [
+        {key: number(value) for key, value in line.items()}
+        | {"iteration": line["iteration"], "split": _text(line.get("split"))}
         for line in run.evaluation
     ]
-    return _table("evaluation", "Evaluation", columns, cells)
+    return _table("evaluation", "Evaluation", columns, records)
 
 
 def answers_table(answers: Answers) -> Table:
     # policies are told by their place, as their figures are: a title is long, and may hold anything
-    heads = [Column(t, (f"answers_{i}",)) for i, t in enumerate(answers.titles, 1)]
-    cells = [((label,), *((_answers(bar),) for bar in bars)) for label, bars in answers.table]
-    return _table("answers", "What the policy says", (Column("prompt", ("prompt",)), *heads), cells)
+    keys = [f"answers_{i}" for i, _ in enumerate(answers.titles, 1)]
+    columns = [Column(title, (key,)) for title, key in zip(answers.titles, keys, strict=True)]
+    records = [
+        {"prompt": label} | dict(zip(keys, map(_answers, bars), strict=True))
+        for label, bars in answers.table
+    ]
+    columns = [Column("prompt", ("prompt",)), *columns]
+    return _table("answers", "What the policy says", columns, records)
 
 
 def estimators(dynamics: Dynamics) -> Table:
-    columns = (
-        Column("estimator", ("estimator",)),
-        *_agreement("update", ("mse_eta_l", "MSE, times η/L"), ("scaled_mse", "MSE, scaled"),
-                    ("mse", "MSE, as it stands"), ("pcc", "PCC"), ("srcc", "SRCC")),
-        *_agreement("where", ("scaled_mse", "MSE, scaled"), ("mse", "MSE, as it stands"),
-                    ("pcc", "PCC"), ("srcc", "SRCC")),
-        *_agreement("which", ("pcc", "PCC"), ("srcc", "SRCC"), ("sign", "same sign")),
-    )  # fmt: skip
-    cells = [
-        ((row.name,), *((v,) for v in (*row.update, *row.where, *row.which)))
+    words = {
+        "mse_eta_l": "MSE, times η/L",
+        "scaled_mse": "MSE, scaled",
+        "mse": "MSE, as it stands",
+        "pcc": "PCC",
+        "srcc": "SRCC",
+        "sign": "same sign",
+    }
+    columns = [Column("estimator", ("estimator",))]
+    for group, keys in AGREEMENTS.items():
+        for key in keys:
+            # errors that are not shares of anything: to two figures
+            form = "{:.2g}" if key.startswith("mse") else "{:.2f}"
+            columns.append(Column(f"{group}: {words[key]}", (f"{group}_{key}",), form))
+    records = [
+        {"estimator": row.name}
+        | {
+            f"{group}_{key}": value
+            for group, keys in AGREEMENTS.items()
+            for key, value in zip(keys, getattr(row, group), strict=True)
+        }
         for row in dynamics.estimators
     ]
-    return _table("estimators", "Estimators, over the analysed iterations", columns, cells)
+    return _table("estimators", "Estimators, over the analysed iterations", columns, records)
 
 
 def tokens(dynamics: Dynamics) -> Table:
-    columns = (
+    columns = [
         Column("token", ("token",)),
         Column("times", ("count",)),
         Column("influence (nats)", ("influence",), "{:+.2e}"),
         Column("change (nats)", ("change",), "{:+.2e}"),
-    )
-    cells = [((r.text,), (r.count,), (r.influence,), (r.change,)) for r in dynamics.tokens]
-    return _table("tokens", "Influence by decoded token", columns, cells)
+    ]
+    records = [{"token": row.text} | vars(row) for row in dynamics.tokens]
+    return _table("tokens", "Influence by decoded token", columns, records)
 
 
 def _table(
-    name: str, title: str, columns: Sequence[Column], cells: Sequence[tuple[tuple[Value, ...], ...]]
+    name: str, title: str, columns: Sequence[Column], records: Sequence[Mapping[str, Value]]
 ) -> Table:
+    """The first column, and those of which some record has a value."""
     kept = [
-        i
-        for i, _ in enumerate(columns)
-        if i == 0 or any(value is not None for line in cells for value in line[i])
+        column
+        for i, column in enumerate(columns)
+        if i == 0 or any(record.get(key) is not None for record in records for key in column.keys)
     ]
-    rows = tuple(tuple(line[i] for i in kept) for line in cells)
-    return Table(name, title, tuple(columns[i] for i in kept), rows)
+    rows = (tuple(tuple(map(record.get, column.keys)) for column in kept) for record in records)
+    return Table(name, title, tuple(kept), tuple(rows))
 
 
 def _change(head: str, before: str, after: str, digits: int = 3) -> Column:
     return Column(head, (before, after), f"{{:.{digits}f}} → {{:.{digits}f}}")
-
-
-def _agreement(group: str, *figures: tuple[str, str]) -> list[Column]:
-    """Columns of one comparison; errors that are not shares of anything to two figures."""
-    return [
-        Column(f"{group}: {words}", (f"{group}_{key}",), "{:.2g}" if key[:3] == "mse" else "{:.2f}")
-        for key, words in figures
-    ]
 
 
 def _answers(bar: Bar) -> str:
@@ -276,6 +271,7 @@ def _line(text: str) -> str:
 
 
 def _texts(table: Table, escape: Callable[[str], str], minus: str = "-") -> list[list[str]]:
+    """The heads and the rows' cells, escaped; `minus` stands before a negative number."""
     rows = [
         [_cell(column, v, escape, minus) for column, v in zip(table.columns, row, strict=True)]
         for row in table.rows

@@ -25,10 +25,12 @@ AGREEMENT = (
     "nothing is clipped). Which token's gradient moves it: against each token's influence. 1 is "
     "full agreement, 0 none. PCC: Pearson, of values; SRCC: Spearman, of ranks."
 )
-# figures of a table's columns, in order
-UPDATE = ("mse_eta_l", "scaled_mse", "mse", "pcc", "srcc")
-WHERE = ("scaled_mse", "mse", "pcc", "srcc")
-WHICH = ("pcc", "srcc", "sign")
+# against what an estimator is held -> figures of the table's columns, in order
+AGREEMENTS = {
+    "update": ("mse_eta_l", "scaled_mse", "mse", "pcc", "srcc"),
+    "where": ("scaled_mse", "mse", "pcc", "srcc"),
+    "which": ("pcc", "srcc", "sign"),
+}
 # name -> what it is: COV Eq. 8 and Thm 1, REPO Cor. 1, STEER Eq. 2 (both), OPEFO Eq. 6, ours
 ESTIMATORS = {
     "cov": "-(log p - mean)(A - mean): Clip-Cov's and KL-Cov's",
@@ -49,37 +51,31 @@ class Estimator:
 
     name: str
     words: str  # what it is; empty for one that is not known here
-    # `UPDATE` against each token's change in one update, means over an iteration's updates.
+    # figures of `AGREEMENTS` against each token's change in one update, means over the updates;
     # `mse_eta_l` is of the estimate times eta / L as STEER's Theorem 1 has it (the learning rate
     # over the update's tokens), nats squared; `scaled_mse` after the best positive factor, over the
     # truth's mean square; `mse` of the estimate as it stands.
     update: tuple[float | None, ...]
-    where: tuple[float | None, ...]  # `WHERE` against each token's change in the iteration
-    which: tuple[float | None, ...]  # `WHICH` against each token's influence
+    where: tuple[float | None, ...]  # against each token's change in the iteration
+    which: tuple[float | None, ...]  # against each token's influence
 
 
 def estimators(lines: list[Any]) -> tuple[Estimator, ...]:
     """The estimators' agreement, each figure averaged over the lines that have it."""
+    table = []
+    for name in _names(lines):
+        found = {
+            group: tuple(_mean(lines, name, group, key) for key in keys)
+            for group, keys in AGREEMENTS.items()
+        }
+        if any(value is not None for values in found.values() for value in values):
+            table.append(Estimator(name, ESTIMATORS.get(name, ""), **found))
+    return tuple(table)
 
-    def mean(*path: str) -> float | None:
-        values = series(lines, "estimators", *path)[1]
-        return sum(values) / len(values) if values else None
 
-    table = [
-        Estimator(
-            name,
-            ESTIMATORS.get(name, ""),
-            tuple(mean(name, "update", key) for key in UPDATE),
-            tuple(mean(name, "where", key) for key in WHERE),
-            tuple(mean(name, "which", key) for key in WHICH),
-        )
-        for name in _names(lines)
-    ]
-    return tuple(
-        row
-        for row in table
-        if any(value is not None for value in (*row.update, *row.where, *row.which))
-    )
+def _mean(lines: list[Any], *path: str) -> float | None:
+    values = series(lines, "estimators", *path)[1]
+    return sum(values) / len(values) if values else None
 
 
 def _names(lines: list[Any]) -> list[str]:
@@ -95,31 +91,29 @@ def _names(lines: list[Any]) -> list[str]:
 
 
 def _agreement_panels(lines: list[Any]) -> tuple[Panel, ...]:
-    """The section's figures; none where the table says it all."""
     if sum(isinstance(line.get("estimators"), dict) for line in lines) < 2:
         return ()  # the table says it all
     names = _names(lines)
-    panels = []
-    for kind, heading, against in (
-        ("update", "One update", "each token's change of entropy in one update; the mean over the "
-         "iteration's updates"),
-        ("where", "Where", "each token's change of entropy in the whole iteration, over its "
-         "tokens"),
-        ("which", "Which", "each token's influence on the batch's entropy, over an iteration's "
-         "tokens"),
-    ):  # fmt: skip
+    against = {
+        "update": "each token's change of entropy in one update; the mean over the iteration's "
+        "updates",
+        "where": "each token's change of entropy in the whole iteration, over its tokens",
+        "which": "each token's influence on the batch's entropy, over an iteration's tokens",
+    }
+    headings = {"update": "One update", "where": "Where", "which": "Which"}
+    panels = [
+        panel(
+            lines, f"{headings[kind]}: {title}", "correlation",
+            f"Correlation {words} with {against[kind]}.",
+            *((("estimators", name, kind, key), name, *style_of(i), 1.4)
+              for i, name in enumerate(names)),
+            low=0, high=1,
+        )
+        for kind in AGREEMENTS
         for key, title, words in (
-            ("pcc", "Pearson", "of the estimates"),
-            ("srcc", "Spearman", "of their ranks"),
-        ):
-            parts = [
-                (("estimators", name, kind, key), name, *style_of(i), 1.4)
-                for i, name in enumerate(names)
-            ]
-            caption = f"Correlation {words} with {against}."
-            panels.append(
-                panel(lines, f"{heading}: {title}", "correlation", caption, *parts, low=0, high=1)
-            )  # fmt: skip
+            ("pcc", "Pearson", "of the estimates"), ("srcc", "Spearman", "of their ranks"),
+        )
+    ]  # fmt: skip
     return tuple(one for one in panels if not one.empty)
 
 
@@ -135,8 +129,6 @@ class Section:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """All there is to show; every part may be empty."""
-
     sections: tuple[Section, ...]  # those with a panel or a table
     estimators: tuple[Estimator, ...]  # lines of the estimators' table
     estimator_lines: int  # analysed iterations that it averages

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from ...logs.run import Run, is_line
-from ..curves import FEW, at, figure, panel, series, thirds
+from ..curves import FEW, figure, panel, series, thirds
 from ..figures import BLACK, BLUE, COLORS, DASHES, GREEN, ORANGE, RED, Band, Curve, Panel, Points
 from ..runs import drawable, entropy_key
 
@@ -85,19 +85,17 @@ def _against(
     both: Sequence[int], entropy: dict[int, float], score: dict[int, float], kind: str
 ) -> list[Panel]:
     h, r = [entropy[i] for i in both], [score[i] for i in both]
-    panels = []
+    curves = ()
     if h[0] > TINY:
         shares = Curve("entropy", both, [v / h[0] for v in h], BLUE)
-        words = (
-            f"Entropy ({kind}) as a share of the first iteration's, and mean reward, on one axis. "
-            "Where one is traded for the other, they part."
-        )
         curves = (shares, Curve("score", both, r, ORANGE))
-        panels.append(
-            Panel("Entropy and score", words, "share of the first; reward", curves, low=0)
-        )
     return [
-        *panels,
+        Panel(
+            "Entropy and score",
+            f"Entropy ({kind}) as a share of the first iteration's, and mean reward, on one axis. "
+            "Where one is traded for the other, they part.",
+            "share of the first; reward", curves, low=0,
+        ),
         Panel(
             "Score against entropy", f"One point per iteration. {_mutual(h, r)}", "reward",
             points=thirds(h, r), across="entropy, nats per token",
@@ -124,26 +122,21 @@ def _mutual(x: Sequence[float], y: Sequence[float]) -> str:
 
 def _quantiles(lines: list[Any]) -> tuple[Band, ...]:
     bands = []
-    for low, high, label, alpha in (
-        ("0.05", "0.95", "5 % to 95 %", 0.15),
-        ("0.25", "0.75", "25 % to 75 %", 0.25),
+    for label, *ends, alpha in (
+        ("5 % to 95 %", "0.05", "0.95", 0.15),
+        ("25 % to 75 %", "0.25", "0.75", 0.25),
     ):
-        known = [
-            (line["iteration"], a, b)
-            for line in lines
-            if (a := figure(at(line, "quantiles", low))) is not None
-            and (b := figure(at(line, "quantiles", high))) is not None
-        ]
-        if known:
-            x, a, b = (list(column) for column in zip(*known, strict=True))
-            bands.append(Band(label, x, a, b, BLUE, alpha))
+        low, high = (dict(zip(*series(lines, "quantiles", end), strict=True)) for end in ends)
+        x = [i for i in low if i in high]
+        if x:
+            bands.append(Band(label, x, [low[i] for i in x], [high[i] for i in x], BLUE, alpha))
     return tuple(bands)
 
 
 def _evaluations(run: Run) -> list[Panel]:
     """What the evaluations' splits say, where there are several evaluations."""
     splits: dict[str, list[Any]] = {}
-    rows = [line for line in run.evaluation if is_line(line)]
+    rows = list(filter(is_line, run.evaluation))
     for line in rows:
         splits.setdefault(str(line.get("split", "held out")), []).append(line)
     scores = []

@@ -69,25 +69,25 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             (*curves_of(lines, *balances), *curves_of(run.metrics, every)),
         ),
         *_covariance(run, lines),
-        _clipped(
-            lines, "opefo", "Eq. 6 at clipped tokens", "no unit, summed over tokens",
+        panel(
+            lines, "Eq. 6 at clipped tokens", "no unit, summed over tokens",
             "OPEFO's Fig. 2(c): its estimate of the change of entropy, summed over the tokens that "
             "the ratio's upper (high) or lower bound (low) clips in an update, and over the "
             "iteration's updates. It is what the clip holds back, up to a factor.",
-            "clipped_estimate",
+            *_clipped("opefo"), name="clipped_estimate",
         ),
-        _clipped(
-            lines, "in_update", "Change at clipped tokens, in the update",
-            "nats, summed over tokens",
+        panel(
+            lines, "Change at clipped tokens, in the update", "nats, summed over tokens",
             "What the entropy of the same tokens did in the same updates, although the clip left "
             "them no policy gradient of their own: what other tokens' gradients and the "
-            "optimizer's momentum did there.", "clipped_change",
+            "optimizer's momentum did there.", *_clipped("in_update"), name="clipped_change",
         ),
-        _clipped(
-            lines, "change", "Change at tokens clipped in the end", "nats",
+        panel(
+            lines, "Change at tokens clipped in the end", "nats",
             "The part of the batch's change of entropy, over all updates of the iteration, that "
             "lies on tokens beyond the ratio's upper (high) or lower bound (low) once the updates "
-            "are done. It holds what took them there.", "clipped_change_in_the_end",
+            "are done. It holds what took them there.",
+            *_clipped("change"), name="clipped_change_in_the_end",
         ),
     ]  # fmt: skip
     return tuple(legible(one) for one in panels if not one.empty)
@@ -108,9 +108,8 @@ def _flow(lines: list[Any], key: str, title: str, unit: str, words: str) -> Pane
     )
 
 
-def _clipped(lines: list[Any], key: str, title: str, unit: str, caption: str, name: str) -> Panel:
-    high, low = ((("clipped", s, key), s, c) for s, c in (("high", RED), ("low", BLUE)))
-    return panel(lines, title, unit, caption, high, low, name=name)
+def _clipped(key: str) -> list[tuple[Any, ...]]:
+    return [(("clipped", side, key), side, color) for side, color in (("high", RED), ("low", BLUE))]
 
 
 def _covariance(run: Run, lines: list[Any]) -> list[Panel]:

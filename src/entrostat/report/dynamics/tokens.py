@@ -13,14 +13,17 @@ WORDS = "Which tokens carry the flow: by probability and advantage, correctness,
 TOKENS = 20  # shown of the tokens by influence
 TEXT = 24  # characters shown of one
 SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"})
-QUADRANTS = (
-    ("I", "I: A>0, p>.8", BLUE, "-"),
-    ("II", "II: A>0, p<.2", GREEN, "-"),
-    ("III", "III: A<0, p<.2", ORANGE, "-"),
-    ("IV", "IV: A<0, p>.8", RED, "-"),
-    ("rest", "the rest", GREY, "--"),
-)
-SPLITS = (("right", "right", GREEN, "-"), ("wrong", "wrong", RED, "-"))
+# table of a line -> its rows, each with its label, color and dash
+SPLITS = {
+    "quadrants": (
+        ("I", "I: A>0, p>.8", BLUE, "-"),
+        ("II", "II: A>0, p<.2", GREEN, "-"),
+        ("III", "III: A<0, p<.2", ORANGE, "-"),
+        ("IV", "IV: A<0, p>.8", RED, "-"),
+        ("rest", "the rest", GREY, "--"),
+    ),
+    "correct": (("right", "right", GREEN, "-"), ("wrong", "wrong", RED, "-")),
+}
 
 
 @dataclass(frozen=True)
@@ -47,28 +50,27 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
         panel(
             lines, "Quadrants: share of tokens", "share of tokens",
             "Tokens by the sign of their advantage and their probability (STEER, Fig. 2).",
-            *_split("quadrants", "share", QUADRANTS), low=0,
+            *_split("quadrants", "share"), low=0,
         ),
         panel(
             lines, "Quadrants: influence", "nats",
             "What the gradients of each quadrant's tokens do to the batch's entropy. I and III "
-            "are held to lower it, II and IV to raise it.",
-            *_split("quadrants", "influence", QUADRANTS),
+            "are held to lower it, II and IV to raise it.", *_split("quadrants", "influence"),
         ),
         panel(
             lines, "Quadrants: change", "nats",
             "The part of the batch's change of entropy that lies on each quadrant's tokens.",
-            *_split("quadrants", "change", QUADRANTS),
+            *_split("quadrants", "change"),
         ),
         panel(
             lines, "Right and wrong: influence", "nats",
             "What the tokens of right and of wrong completions do to the batch's entropy by their "
-            "gradients.", *_split("correct", "influence", SPLITS),
+            "gradients.", *_split("correct", "influence"),
         ),
         panel(
             lines, "Right and wrong: change", "nats",
             "The part of the batch's change of entropy that lies on right and on wrong "
-            "completions.", *_split("correct", "change", SPLITS),
+            "completions.", *_split("correct", "change"),
         ),
         Panel(
             "By place in the completion",
@@ -84,8 +86,8 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
     return tuple(legible(one) for one in panels if not one.empty)
 
 
-def _split(table: str, name: str, parts: tuple[tuple[str, ...], ...]) -> list[tuple[Any, ...]]:
-    return [((table, key, name), *looks) for key, *looks in parts]
+def _split(table: str, name: str) -> list[tuple[Any, ...]]:
+    return [((table, key, name), *looks) for key, *looks in SPLITS[table]]
 
 
 def _positions(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
@@ -93,12 +95,17 @@ def _positions(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
     # logged from 0 with an open end; people count from 1
     names = [_range_words(low + 1, high) for low, high in bins]
     sets = []
-    for key, label, color in (("influence", "influence", BLUE), ("change", "change", BLACK)):
-        values = [[figure(row.get(key)) for row in table] for table in bins.values()]
-        if any(v is not None for column in values for v in column):
-            sums = [sum(v for v in column if v is not None) for column in values]
-            sets.append(Bars(label, names, sums, color))
+    for key, color in (("influence", BLUE), ("change", BLACK)):
+        sums = [_sum(table, key) for table in bins.values()]
+        if any(value is not None for value in sums):
+            sets.append(Bars(key, names, [value or 0.0 for value in sums], color))
     return tuple(sets), seen
+
+
+def _sum(table: list[dict[str, Any]], key: str) -> float | None:
+    """Over the rows that have it; None where none has."""
+    known = [value for row in table if (value := figure(row.get(key))) is not None]
+    return sum(known) if known else None
 
 
 def _bins_of(
@@ -132,13 +139,9 @@ def _analysed(n: int) -> str:
 
 
 def _range_words(low: float, high: float) -> str:
-    return (
-        f"{low:.3g}"
-        if low == high
-        else f"{low:.3g} to {high:.3g}"
-        if low < 0
-        else f"{low:.3g}-{high:.3g}"
-    )
+    if low == high:
+        return f"{low:.3g}"
+    return f"{low:.3g} to {high:.3g}" if low < 0 else f"{low:.3g}-{high:.3g}"
 
 
 def _cloud(lines: list[Any]) -> list[Panel]:
@@ -202,11 +205,9 @@ def _changes(lines: list[Any]) -> list[Panel]:
 
 
 def _clipped(lines: list[Any]) -> Panel:
-    """STEER Fig. 3a."""
     bins, seen = _bins_of(lines, "clipped_by_probability", ("high", "low"))
     tokens, high, low = (
-        [sum(figure(row.get(key)) or 0 for row in table) for table in bins.values()]
-        for key in ("tokens", "high", "low")
+        [_sum(table, key) or 0.0 for table in bins.values()] for key in ("tokens", "high", "low")
     )
     names = [_range_words(*ends) for ends in bins]
     return Panel(
@@ -224,7 +225,6 @@ def _clipped(lines: list[Any]) -> Panel:
 
 
 def _weights(lines: list[Any]) -> Panel:
-    """STEER Fig. 9, for a method that weighs tokens."""
     pairs = [
         (abs(change), weight)
         for line in lines
@@ -256,28 +256,25 @@ def token_rows(lines: list[Any]) -> tuple[tuple[TokenRow, ...], float]:
 
     Then where their bars have their zero, percent of the width.
     """
-    sums: dict[str, dict[str, list[float]]] = {}
+    by_text: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         for row in rows(line, "tokens"):
             text = row.get("text")
             if isinstance(text, str) and figure(row.get("influence")) is not None:
-                parts = sums.setdefault(text, {"influence": [], "change": [], "count": []})
-                for key, part in parts.items():
-                    if (value := figure(row.get(key))) is not None:
-                        part.append(value)
-    totals = {text: sum(parts["influence"]) for text, parts in sums.items()}
-    found = sorted(sums, key=lambda text: -abs(totals[text]))[:TOKENS]
+                by_text.setdefault(text, []).append(row)
+    totals = {text: _sum(some, "influence") or 0.0 for text, some in by_text.items()}
+    found = sorted(totals, key=lambda text: -abs(totals[text]))[:TOKENS]
     low, high = (end(0.0, *(totals[text] for text in found), 0.0) for end in (min, max))
     span = (high - low) or 1.0
     table = []
     for text in found:
-        total, changes, counts = totals[text], sums[text]["change"], sums[text]["count"]
+        total, count = totals[text], _sum(by_text[text], "count")
         table.append(
             TokenRow(
                 shown(text),
-                round(sum(counts)) if counts else None,
+                None if count is None else round(count),
                 total,
-                sum(changes) if changes else None,
+                _sum(by_text[text], "change"),
                 100 * (min(0.0, total) - low) / span,
                 100 * abs(total) / span,
             )

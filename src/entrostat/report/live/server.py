@@ -16,16 +16,16 @@ import ipaddress
 import secrets
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from urllib.parse import parse_qs
 
-from .watcher import State, Watcher
+from .watcher import Watcher
 
 NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
-MOST = 256  # characters of a token that is compared
 PATIENCE = 60.0  # seconds for a request to come in, or for an answer to go out
 HEADERS = {
     "Cache-Control": "no-store",
@@ -45,8 +45,6 @@ ENTER = (
 
 @dataclass(frozen=True)
 class Gate:
-    """What a request must bring."""
-
     token: str | None  # a secret; None where nobody but this machine can ask
     loopback: bool  # whether the server listens on this machine's own addresses alone
     cookie: str  # its name; another one for each port, which browsers do not tell apart
@@ -60,11 +58,7 @@ class Gate:
         return "This page needs the address with its token, which `entrostat watch` printed."
 
     def by_address(self, query: str) -> bool:
-        try:
-            given = parse_qs(query[:1000], max_num_fields=8).get("token", [])
-        except ValueError:
-            return False
-        return any(self._fits(word) for word in given)
+        return any(self._fits(word) for word in parse_qs(query).get("token", []))
 
     def set_cookie(self) -> str:
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
@@ -75,7 +69,7 @@ class Gate:
         return any(name == self.cookie and self._fits(value) for name, _, value in pairs)
 
     def _fits(self, word: str) -> bool:
-        own, given = (self.token or "").encode(), word[:MOST].encode("utf-8", "replace")
+        own, given = (self.token or "").encode(), word.encode("utf-8", "replace")
         return bool(own) and hmac.compare_digest(own, given)
 
 
@@ -92,7 +86,6 @@ def is_loopback(address: str) -> bool:
 
 
 def name_of(host: str | None) -> str:
-    """The name in a Host header, without the port and in small letters."""
     name = (host or "").strip().lower()
     head, colon, port = name.rpartition(":")
     return head if colon and (port.isdigit() or not port) else name
@@ -160,56 +153,47 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def _answer(self, with_body: bool) -> None:
-        gate = self.server.gate
+        gate, state = self.server.gate, self.server.watcher.state
         path, _, query = self.path.partition("?")
-        cookies = self.headers.get("Cookie")
-        refusal = gate.refusal(self.headers.get("Host"), query, cookies)
+        refusal = gate.refusal(self.headers.get("Host"), query, self.headers.get("Cookie"))
         if refusal is not None:
-            self._text(403, refusal, with_body)
-        elif path == "/" and gate.token is not None and gate.by_address(query):
-            self._send(200, "text/html", ENTER.encode(), with_body, **{
-                "Set-Cookie": gate.set_cookie()
-            })  # fmt: skip
+            self._text(403, refusal)
+        elif path == "/" and gate.by_address(query):
+            self._send(200, "text/html", ENTER.encode(), {"Set-Cookie": gate.set_cookie()})
+        elif path == "/" and "gzip" in (self.headers.get("Accept-Encoding") or "").lower():
+            headers = {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
+            self._send(200, "text/html", state.packed, headers)
         elif path == "/":
-            self._page(self.server.watcher.state, with_body)
+            self._send(200, "text/html", state.page, {"Vary": "Accept-Encoding"})
         elif path == "/state":
-            told = self.server.watcher.state.message(time.time())
-            self._send(200, "application/json", told.encode(), with_body)
+            self._send(200, "application/json", state.message(time.time()).encode())
         elif path == "/favicon.ico":  # browsers ask, and write a 404 to the page's console
-            self._send(204, "image/x-icon", b"", with_body)
+            self._send(204, "image/x-icon", b"")
         else:
-            self._text(404, "There is the page, /, and nothing else.", with_body)
+            self._text(404, "There is the page, /, and nothing else.")
 
-    def _page(self, state: State, with_body: bool) -> None:
-        packs = "gzip" in (self.headers.get("Accept-Encoding") or "").lower()
-        more = {"Content-Encoding": "gzip"} if packs else {}
-        body = state.packed if packs else state.page
-        self._send(200, "text/html", body, with_body, Vary="Accept-Encoding", **more)
+    do_HEAD = do_GET  # noqa: N815
 
-    def _text(self, code: int, words: str, with_body: bool, **more: str) -> None:
-        self._send(code, "text/plain", f"{words}\n".encode(), with_body, **more)
+    def _text(self, code: int, words: str, more: Mapping[str, str] | None = None) -> None:
+        self._send(code, "text/plain", f"{words}\n".encode(), more)
 
-    def _send(self, code: int, kind: str, body: bytes, with_body: bool, **more: str) -> None:
+    def _send(
+        self, code: int, kind: str, body: bytes, more: Mapping[str, str] | None = None
+    ) -> None:
         self.send_response(code)
         known = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
-        for name, value in {**HEADERS, **known, **more}.items():
+        for name, value in {**HEADERS, **known, **(more or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the base class refuses: another method, or what is no HTTP."""
         if code == 501:
-            self._text(405, "Only GET and HEAD are answered.", True, Allow="GET, HEAD")
+            self._text(405, "Only GET and HEAD are answered.", {"Allow": "GET, HEAD"})
         else:
-            self._text(code, "This is no request that a page needs.", True)
+            self._text(code, "This is no request that a page needs.")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: a line for each request would hide what matters."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import itertools
 import json
 import os
 import secrets
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ..._text import printable
@@ -36,8 +38,6 @@ Stamp = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Watched:
-    """What is to be watched."""
-
     paths: tuple[Path, ...]  # runs, logs, or directories in which runs lie or will lie; one or more
     format: str | None = None  # format, columns: as `logs.importers.read` takes them
     columns: Mapping[str, str] | None = None
@@ -50,21 +50,18 @@ class Watched:
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read at one moment."""
-
     runs: tuple[Run, ...]  # what could be read; one or more
     alone: bool  # whether the page is that of a run; else it compares, if only one for now
     left_out: tuple[str, ...] = ()  # a sentence for each run that could not be read
 
     @property
     def words(self) -> str:
-        """How far the runs are."""
         if len(self.runs) == 1:
             (run,) = self.runs
             of = "" if run.planned is None else f" of {run.planned}"
             return f"iteration {run.done}{of}"
-        done = sorted(run.done for run in self.runs)
-        span = f"{done[0]}" if done[0] == done[-1] else f"{done[0]} to {done[-1]}"
+        done = {run.done for run in self.runs}
+        span = " to ".join(map(str, sorted({min(done), max(done)})))
         return f"{len(self.runs)} runs, iteration {span}"
 
 
@@ -105,15 +102,16 @@ def as_paths(words: Sequence[str]) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class State:
-    """What is served at one moment."""
-
     version: str  # names the page
     page: bytes
-    packed: bytes  # the page by gzip
     words: str  # how far the runs are
     problem: str  # why the last reading failed, or what it left out; empty where nothing is wrong
     changed: float | None  # seconds since 1970 of the files' last change; None without files
-    waits: bool  # whether there is no page of a run yet
+    waits: bool = False  # whether there is no page of a run yet
+
+    @cached_property
+    def packed(self) -> bytes:
+        return gzip.compress(self.page, 3, mtime=0)
 
     def message(self, now: float) -> str:
         """What the page is told, as JSON; `age` is that of the last change, in seconds."""
@@ -135,8 +133,8 @@ class Watcher:
         draw: Callable[[Reading, str, Live], str] = html_of,
     ) -> None:
         self.watched, self.every, self._draw = watched, every, draw
-        self._run = secrets.token_hex(4)  # a server started anew must not name its pages alike
-        self._made = 0
+        server = secrets.token_hex(4)  # a server started anew must not name its pages alike
+        self._versions = (f"{server}-{i}" for i in itertools.count(1))
         self._ended = threading.Event()
         self.state = self._waiting("")
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
@@ -167,16 +165,15 @@ class Watcher:
     def _read(self, changed: float | None) -> bool:
         try:
             reading = read_watched(self.watched)
-            live = live_part(self._next(), self.every)
-            page = self._draw(reading, self.watched.title, live)
-        except ValueError as error:
-            self._failed(printable(" ".join(str(error).split())), changed)
-            return False
-        except Exception as error:  # of a file that no reader foresaw: the page goes on
-            self._failed(printable(in_one_line(error)), changed)
+            live = live_part(next(self._versions), self.every)
+            page = self._draw(reading, self.watched.title, live).encode("utf-8", "replace")
+        except Exception as error:  # of a file that no reader foresaw, too: the page goes on
+            known = isinstance(error, ValueError)
+            words = " ".join(str(error).split()) if known else in_one_line(error)
+            self._failed(printable(words), changed)
             return False
         problem = " ".join(f"Left out: {each}" for each in reading.left_out)
-        self.state = _state(live.version, page, reading.words, problem, changed)
+        self.state = State(live.version, page, reading.words, problem, changed)
         del page, reading
         gc.collect()  # a figure is a circle of references: ten thousands of objects each time
         return True
@@ -184,27 +181,14 @@ class Watcher:
     def _failed(self, problem: str, changed: float | None) -> None:
         old = self.state
         if old.waits and old.problem != problem:
-            self.state = replace(self._waiting(problem), changed=changed)
-        elif old.problem != problem or old.changed != changed:
-            self.state = replace(old, problem=problem, changed=changed)
+            old = self._waiting(problem)
+        self.state = replace(old, problem=problem, changed=changed)
 
     def _waiting(self, problem: str) -> State:
-        live = live_part(self._next(), self.every, problem)
-        page = waiting_page(self.watched.title, live)
+        live = live_part(next(self._versions), self.every, problem)
+        page = waiting_page(self.watched.title, live).encode("utf-8", "replace")
         words = "waiting for a run" if problem else "reading"
-        return _state(live.version, page, words, problem, None, waits=True)
-
-    def _next(self) -> str:
-        self._made += 1
-        return f"{self._run}-{self._made}"
-
-
-def _state(
-    version: str, html: str, words: str, problem: str, changed: float | None, waits: bool = False
-) -> State:
-    page = html.encode("utf-8", "replace")
-    packed = gzip.compress(page, 3, mtime=0)
-    return State(version, page, packed, words, problem, changed, waits)
+        return State(live.version, page, words, problem, None, waits=True)
 
 
 def stamps(paths: Sequence[Path]) -> tuple[Stamp, ...]:

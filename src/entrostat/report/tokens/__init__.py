@@ -63,13 +63,11 @@ def failures(failed: dict[int, str]) -> tuple[str, ...]:
     """A sentence on the dumps that cannot be read; none where all can."""
     if not failed:
         return ()
-    first = min(failed)
+    first, why = min(failed.items())
     if len(failed) == 1:
-        return (f"The rollouts of iteration {first} cannot be read: {failed[first]}",)
-    return (
-        f"The rollouts of {len(failed)} iterations ({listed(sorted(failed))}) cannot be read; "
-        f"of iteration {first}: {failed[first]}",
-    )
+        return (f"The rollouts of iteration {first} cannot be read: {why}",)
+    which = f"{len(failed)} iterations ({listed(sorted(failed))})"
+    return (f"The rollouts of {which} cannot be read; of iteration {first}: {why}",)
 
 
 def listed(numbers: Iterable[int]) -> str:
@@ -108,8 +106,6 @@ def with_dumps(run: Run) -> Run:
 
 @dataclass(frozen=True)
 class TokenView:
-    """What the page needs."""
-
     # JSON that is safe inside a script element; empty where there is nothing to show
     data: str = ""
     shown: str = ""  # sentences on what is shown and what was left out
@@ -126,16 +122,12 @@ def token_view(run: Run) -> TokenView:
     if not run.dumps:
         return TokenView(notes=("No rollouts were dumped.",))
     failed: dict[int, str] = {}
-    newest = None
-    last = 0
     for last in sorted(run.dumps, reverse=True):
-        newest = read_dump(run, last, failed)
-        if newest is not None:
+        if (newest := read_dump(run, last, failed)) is not None:
             break
-    if newest is None:
+    else:
         return TokenView(notes=failures(failed))
-    whole = len(encode(newest, last, 1).data)
-    enough = whole * min(1, ENOUGH / len(newest))
+    enough = len(encode(newest, last, 1).data) * min(1, ENOUGH / len(newest))
     most = int(min(MOST, max(LEAST, BYTES // enough)))
     analysed = {line["iteration"] for line in run.analysis}
     parts: dict[int, Part] = {}
@@ -148,30 +140,28 @@ def token_view(run: Run) -> TokenView:
             rollouts = newest if i == last else read_dump(run, i, failed)
             if rollouts is not None:
                 parts[i] = encode_within(rollouts, i, BYTES // min(most, len(run.dumps)))
-    kept = [parts[i] for i in chosen]
+    kept = {i: parts[i] for i in chosen}
     return TokenView(
-        data=page_json(kept),
-        shown=_shown(chosen, kept, len(run.dumps), len(failed)),
+        data=page_json(list(kept.values())),
+        shown=_shown(kept, len(run.dumps), len(failed)),
         samples=samples_of(newest, last),
         notes=failures(failed),
     )
 
 
-def _shown(chosen: list[int], parts: list[Part], dumped: int, failed: int) -> str:
+def _shown(parts: dict[int, Part], dumped: int, failed: int) -> str:
     sentences = []
-    if len(chosen) + failed < dumped:
+    if len(parts) + failed < dumped:
         sentences.append(
-            f"Shown are iterations {listed(chosen)}, {len(chosen)} of the {dumped} dumped."
+            f"Shown are iterations {listed(parts)}, {len(parts)} of the {dumped} dumped."
         )
-    few = [(i, part) for i, part in zip(chosen, parts, strict=True) if part.kept < part.count]
+    few = {i: f"{p.kept} of {p.count}" for i, p in parts.items() if p.kept < p.count}
     if few:
-        shares = [f"{part.kept} of {part.count}" for _, part in few]
-        if len(few) == len(parts) and len(set(shares)) == 1:
-            of = f"{shares[0]} in each iteration"
-        else:
-            of = ", ".join(f"{s} in iteration {i}" for s, (i, _) in zip(shares, few, strict=True))
+        of = ", ".join(f"{share} in iteration {i}" for i, share in few.items())
+        if len(few) == len(parts) and len(set(few.values())) == 1:
+            of = f"{few.popitem()[1]} in each iteration"
         sentences.append(f"To keep this page small, not every rollout is on it: {of}.")
-    if cut := sum(part.cut for part in parts):
+    if cut := sum(part.cut for part in parts.values()):
         rollouts = "rollout is" if cut == 1 else "rollouts are"
         sentences.append(f"{cut} {rollouts} shown up to token {encoding.LONGEST}.")
     return " ".join(sentences)

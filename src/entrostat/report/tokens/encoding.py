@@ -9,6 +9,8 @@ import base64
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +47,6 @@ class Part:
 
 
 def page_json(parts: list[Part]) -> str:
-    """All that the script reads: the parts and what they share."""
     return (
         f'{{"scales":{json.dumps(_scales(parts))},"longest":{LONGEST},'
         f'"iterations":[{",".join(part.data for part in parts)}]}}'
@@ -71,13 +72,11 @@ def every(r: Rollouts, step: int) -> list[int]:
 
     Where there are fewer groups than steps, some rollouts of the first one.
     """
-    members: dict[int, list[int]] = {}
-    for i, group in enumerate(r.group.tolist()):
-        members.setdefault(group, []).append(i)
-    groups = list(members.values())
-    if step <= len(groups):
-        return sorted(i for some in groups[::step] for i in some)
-    return groups[0][:: math.ceil(step / len(groups))]
+    of_rollout = r.group.tolist()
+    groups = list(dict.fromkeys(of_rollout))
+    kept = set(groups[::step])
+    rows = [i for i, group in enumerate(of_rollout) if group in kept]
+    return rows[:: math.ceil(step / len(groups))]
 
 
 def encode(r: Rollouts, iteration: int, step: int) -> Part:
@@ -96,6 +95,7 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
         name: v.detach().float().numpy() for name in VALUES if (v := getattr(r, name)) is not None
     }
     shown = {name: v[places] for name, v in values.items()}
+    influence = values.get("influence", np.full(len(r.tokens), np.nan))
     lengths = [s.stop - s.start for s in spans]
     data = {
         "iteration": iteration,
@@ -112,20 +112,17 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
         "length": lengths,
         "observed": [observed(r, i) for i in rows],
         "group": [int(r.group[i]) + 1 for i in rows],
-        "entropy": [_mean(values["entropy"][s]) for s in spans],
-        "advantage": [_mean(values["advantage"][s]) for s in spans],
-        "influence": [_total(values["influence"][s]) for s in spans] if "influence" in values else
-        [None] * len(spans),
+        "entropy": [_of_finite(values["entropy"][s], np.mean) for s in spans],
+        "advantage": [_of_finite(values["advantage"][s], np.mean) for s in spans],
+        "influence": [_of_finite(np.abs(influence[s]), np.sum) for s in spans],
         "tokens": pack(index),
         # an environment's tokens; none where the policy sampled all
         "sampled": None if r.sampled is None else pack(r.sampled.numpy()[places]),
         # what a dump does not say is left out, not carried as a row of NaN
         "values": {name: pack(v) for name, v in shown.items() if np.isfinite(v).any()},
     }  # fmt: skip
-    magnitudes = {}
-    for name in MEASURES:
-        v = np.abs(shown.get(name, np.zeros(0)))
-        magnitudes[name] = v[np.isfinite(v) & (v > 0)]
+    sizes = {name: np.abs(shown.get(name, np.zeros(0))) for name in MEASURES}
+    magnitudes = {name: v[np.isfinite(v) & (v > 0)] for name, v in sizes.items()}
     cut = sum(length > LONGEST for length in lengths)
     return Part(script_json(data), len(rows), len(r), cut, magnitudes)
 
@@ -171,18 +168,12 @@ def digits(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def _mean(values: np.ndarray) -> float | None:
+def _of_finite(values: np.ndarray, measure: Callable[..., Any]) -> float | None:
+    """The mean, say, of the finite ones; None where there are none."""
     import numpy as np
 
     finite = values[np.isfinite(values)]
-    return digits(float(finite.mean(dtype=np.float64))) if len(finite) else None
-
-
-def _total(values: np.ndarray) -> float | None:
-    import numpy as np
-
-    finite = np.abs(values[np.isfinite(values)])
-    return digits(float(finite.sum(dtype=np.float64))) if len(finite) else None
+    return digits(float(measure(finite, dtype=np.float64))) if len(finite) else None
 
 
 def shortened(text: str) -> str:
@@ -190,11 +181,6 @@ def shortened(text: str) -> str:
     if len(text) <= CHARACTERS:
         return text
     return f"{text[:CHARACTERS]} [... {len(text) - CHARACTERS} more characters]"
-
-
-def visible(text: str) -> str:
-    """Line breaks get a sign before them: a shaded token has to be seen."""
-    return text.replace("\n", "↵\n")
 
 
 def observed(r: Rollouts, i: int) -> int:
@@ -224,18 +210,16 @@ def choose(rollouts: Rollouts) -> list[int]:
     They are not picked by hand: the first of its kind in each group, groups that have both kinds
     first; where too few groups have it, further ones of the same groups.
     """
-    right, group = (rollouts.rewards >= 1).tolist(), rollouts.group.tolist()
-    both = {g for g, ok in zip(group, right, strict=True) if ok} & {
-        g for g, ok in zip(group, right, strict=True) if not ok
-    }
+    pairs = list(zip((rollouts.rewards >= 1).tolist(), rollouts.group.tolist(), strict=True))
+    there = set(pairs)
     chosen = []
     for kind in (True, False):
-        seen: dict[int, int] = {}
+        seen: Counter[int] = Counter()
         ranked = []
-        for i, (g, ok) in enumerate(zip(group, right, strict=True)):
+        for i, (ok, group) in enumerate(pairs):
             if ok is kind:
-                seen[g] = seen.get(g, -1) + 1
-                ranked.append((seen[g], g not in both, i))
+                seen[group] += 1
+                ranked.append((seen[group], (not kind, group) not in there, i))
         chosen += [i for _, _, i in sorted(ranked)[:EACH]]
     return chosen
 
@@ -248,25 +232,24 @@ def _sample(r: Rollouts, i: int, top: float) -> dict[str, Any]:
     """
     rows = r.rows(i)
     ids = r.tokens[rows].tolist()
-    values = [t[rows].tolist() for t in (r.logp, r.entropy, r.advantage)]
-    own = [True] * len(ids) if r.sampled is None else r.sampled[rows].tolist()
-    tokens = [
-        {
-            "text": visible(r.pieces.get(token, "")[:PIECE]) or f"[{token}]",
-            "shade": min(1.0, max(0.0, entropy / top))
-            if top > 0 and math.isfinite(entropy)
-            else 0.0,
-            "figures": f"log-prob {_number(logp)}, entropy {_number(entropy)}, "
+    tokens = []
+    for place, token in enumerate(ids[:TOKENS]):
+        at = rows.start + place
+        logp, entropy, advantage = (float(t[at]) for t in (r.logp, r.entropy, r.advantage))
+        sampled = r.sampled is None or bool(r.sampled[at])
+        figures = (
+            f"log-prob {_number(logp)}, entropy {_number(entropy)}, "
             f"advantage {_number(advantage, '+')}"
-            if sampled
-            else OBSERVED,
+        )
+        shade = entropy / top if top > 0 and math.isfinite(entropy) else 0.0
+        tokens.append({
+            # a sign before a line break: a shaded token has to be seen
+            "text": r.pieces.get(token, "")[:PIECE].replace("\n", "↵\n") or f"[{token}]",
+            "shade": min(1.0, max(0.0, shade)),
+            "figures": figures if sampled else OBSERVED,
             "end": bool(r.finished[i]) and place == len(ids) - 1,
             "observed": not sampled,
-        }
-        for place, (token, sampled, logp, entropy, advantage) in enumerate(
-            zip(ids[:TOKENS], own[:TOKENS], *(v[:TOKENS] for v in values), strict=True)
-        )
-    ]
+        })  # fmt: skip
     return {
         "prompt": shortened(r.prompts[i]), "tokens": tokens,
         "plain": "" if spelled(r, i) and len(ids) <= TOKENS else shortened(r.completions[i]),
