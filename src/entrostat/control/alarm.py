@@ -152,11 +152,8 @@ class Alarm:
 
 def _end(name: str, spec: float | str) -> Level:
     """An end of the band, read."""
-    try:
-        target = parse_target(spec)
-    except ValueError as error:
-        raise ValueError(f"alarm: {name}: {error}") from None
-    if not target.constant or target.signal != "entropy":
+    target = parse_target(spec, f"alarm: {name}")
+    if not target.constant:
         raise ValueError(f"alarm: {name} must be nats or a share (0.5x), got {spec!r}")
     return target.levels[0]
 

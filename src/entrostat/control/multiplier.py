@@ -195,22 +195,12 @@ class Multiplier:
     """Solves for the multiplier that brings entropy to its target and keeps it there.
 
     Parameters:
-        target: what to hold (`entrostat.control.target`), an entropy; None takes the first one.
+        target: what to hold (`entrostat.control.target`); None takes the first entropy.
         side: "both", or "below" for a multiplier that is never negative.
-
-    Raises:
-        ValueError: the target cannot be read, or is a perplexity.
     """
 
     target: TargetSpec = None
     side: str = "both"
-
-    def __post_init__(self) -> None:
-        if self.wanted.signal != "entropy":
-            raise ValueError(
-                f"target {self.target!r}: the multiplier is solved for from the gradient of the "
-                "entropy; hold a perplexity with another knob (knob='entropy_coef', say)"
-            )
 
     @property
     def wanted(self) -> Target:

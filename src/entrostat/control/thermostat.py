@@ -29,8 +29,8 @@ class ThermostatState(ControlState):
 
     Attributes:
         value: the knob.
-        target: what is to be held now, nats (or a perplexity); None until the first update.
-        first: the first signal seen.
+        target: what is to be held now, nats; None until the first update.
+        first: the first entropy seen.
         progress: the last progress seen, 0 to 1.
         bank: what the knob does; None until the first update.
         wish: by how much more than its range the knob would move, in shares of the range; 0 where
@@ -99,10 +99,7 @@ class Thermostat:
 
     def __post_init__(self) -> None:
         self.range.holds(self.start)
-        try:
-            parse_target(self.target)
-        except ValueError as error:
-            raise ValueError(f"controller: {error}") from None
+        parse_target(self.target, "controller")
 
     @property
     def wanted(self) -> Target:
@@ -117,18 +114,14 @@ class Thermostat:
         """The state after an iteration that showed this.
 
         Raises:
-            ValueError: the target is one of a signal, or needs a progress, that the host does not
-                report.
+            ValueError: the target needs a progress that the host does not report.
         """
-        signal = seen.entropy
-        if self.wanted.signal == "perplexity":
-            signal = seen.need("perplexity", "a target of perplexity")
-        return self.update(state, signal, seen.progress)
+        return self.update(state, seen.entropy, seen.progress)
 
     def update(
         self, state: ThermostatState, entropy: float, progress: float | None = None
     ) -> ThermostatState:
-        """The state after an iteration whose policy had this entropy (or perplexity).
+        """The state after an iteration whose policy had this entropy.
 
         Args:
             state: that before it.

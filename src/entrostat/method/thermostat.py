@@ -37,8 +37,7 @@ class HeldEntropy(Method):
     Parameters:
         target: what to hold: nats per token (0.7), a share of the first iteration's ("0.8x"; None
             is "1x"), a schedule over the run ("linear 1x 0.6x", "cosine 1x 0.6x", "points 0:1x
-            0.5:0.8x 1:0.6x"). With a knob, any of these of a response's perplexity ("perplexity
-            0.9x"), too.
+            0.5:0.8x 1:0.6x").
         solve: "sample" takes the gradient once an iteration (the lab and TRL on a minibatch, veRL
             on a fourth of one); "exact" takes it at every update and finds the root of AdamW's step
             in closed form (the lab and TRL).
@@ -64,12 +63,7 @@ class HeldEntropy(Method):
         one_of("thermostat", "knob", self.knob, ("multiplier", *KNOBS))
         one_of("thermostat", "solve", self.solve, ("sample", "exact"))
         one_of("thermostat", "side", self.side, ("both", "below"))
-        try:
-            parse_target(self.target)
-            if self.knob == "multiplier":
-                self.law()
-        except ValueError as error:
-            raise ValueError(f"thermostat: {error}") from None
+        parse_target(self.target, "thermostat")
         if self.knob != "multiplier":
             unread(self, "thermostat", f"knob={self.knob!r}", ("solve", "side"))
 

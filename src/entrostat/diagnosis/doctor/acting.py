@@ -203,11 +203,11 @@ def ends_of(method: Method) -> tuple[float, float] | None:
 
 
 def asked_of(method: Method, state: ControlState, first: float) -> tuple[float, float] | None:
-    """Lowest and highest entropy asked of a method's controller; None of another signal."""
+    """Lowest and highest entropy asked of a method's controller; None if unknown."""
     law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
     spec = method.target if isinstance(method, AdaptiveEntropy) else getattr(law, "target", None)
     target = parse_target(spec)
-    if target.signal != "entropy" or (state.target is None and target.constant):
+    if state.target is None and target.constant:
         return None
     levels = [level.of(first) for level in target.levels]
     return min(levels), max(levels)

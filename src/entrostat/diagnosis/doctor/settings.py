@@ -118,7 +118,7 @@ def authority(plan: Plan) -> Finding | None:
         knob = knob_of(name, method.actuator[0])
         share = min((level.value for level in target.levels if level.relative), default=0.0)
         least = FAILED.get(knob, math.inf)
-        if isinstance(law, Thermostat) and target.signal == "entropy" and share >= least:
+        if isinstance(law, Thermostat) and share >= least:
             others = " or ".join(able(share, knob))
             return wrong(
                 f"{name}: {knob} is asked to hold {share:g}x of the first entropy; on target_sum "
