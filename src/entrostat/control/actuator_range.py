@@ -39,7 +39,6 @@ class Range:
         return start
 
     def position(self, value: float) -> float:
-        """From 0 to 1."""
         return (value - self.low) / (self.high - self.low)
 
     def value(self, position: float) -> float:

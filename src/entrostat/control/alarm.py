@@ -108,12 +108,10 @@ class Alarm:
 
     @property
     def raised(self) -> bool:
-        """Whether there is an alarm now."""
         return self.row >= ROW
 
     @property
     def band(self) -> tuple[float, float]:
-        """What entropy is to stay within, nats."""
         first, target = self.trend.first, self.target
         low, high = (_end(name, getattr(self, name)).of(first) for name in ("low", "high"))
         if target is None:
@@ -151,7 +149,6 @@ class Alarm:
 
 
 def _end(name: str, spec: float | str) -> Level:
-    """An end of the band, read."""
     target = parse_target(spec, f"alarm: {name}")
     if not target.constant:
         raise ValueError(f"alarm: {name} must be nats or a share (0.5x), got {spec!r}")

@@ -56,21 +56,17 @@ class ControlState:
     applies: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ControlState:
-        """The inverse of `to_dict`."""
         return cls(**data)
 
 
 class Controller(Protocol):
     """What a method may hold to move one of its coefficients."""
 
-    def init(self) -> ControlState:
-        """The state before the first iteration."""
-        ...
+    def init(self) -> ControlState: ...
 
     def update(self, state: ControlState, entropy: float) -> ControlState:
         """The state after an iteration whose policy had this entropy (nats)."""

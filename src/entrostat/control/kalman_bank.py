@@ -82,12 +82,10 @@ class Bank:
 
     @property
     def knob(self) -> Array:
-        """[...]: the knob in the last iteration, 0 to 1."""
         return self.start + self.inputs[..., 0]
 
     @property
     def noise(self) -> Array:
-        """[...]: s of a measurement."""
         return np.sqrt((np.exp(self.weight) * self.squares).sum(-1) / self.belief)
 
     @property
@@ -97,7 +95,6 @@ class Bank:
 
     @property
     def entropy(self) -> Array:
-        """[...]: the entropy now."""
         return (np.exp(self.weight) * self.level).sum(-1)
 
     @property
@@ -107,13 +104,11 @@ class Bank:
         return (np.exp(self.weight) * moves).sum(-1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {k: v if isinstance(v, float) else v.tolist() for k, v in values.items()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Bank:
-        """The inverse of `to_dict`."""
         arrays = {name: np.asarray(v) for name, v in data.items() if name != "belief"}
         return cls(belief=data["belief"], **arrays)
 

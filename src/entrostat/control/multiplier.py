@@ -151,13 +151,11 @@ class MultiplierState(ControlState):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MultiplierState:
-        """The inverse of `to_dict`."""
         read: dict[str, Any] = {key: tuple(data[key]) for key in ("mean", "covariance")}
         return cls(**{**data, **read})
 
     @property
     def scale(self) -> float:
-        """The first entropy, nats."""
         return max(self.first or 0.0, 1e-3)
 
     @property
@@ -172,7 +170,6 @@ class MultiplierState(ControlState):
 
     @property
     def bias(self) -> float:
-        """Change of an iteration that first order does not explain, nats."""
         return sum(self.mean[2:])
 
     def _filtered(self, mean: Array, covariance: Array, **others: Any) -> MultiplierState:
@@ -204,11 +201,9 @@ class Multiplier:
 
     @property
     def wanted(self) -> Target:
-        """The target, read."""
         return parse_target(self.target)
 
     def init(self) -> MultiplierState:
-        """No multiplier; nothing is known."""
         return MultiplierState(0.0, self.wanted.fixed)
 
     def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
@@ -316,7 +311,6 @@ class Multiplier:
         return c if c >= 0 or wanted >= slowest else min(0.0, multiplier(slowest))
 
     def ends(self, state: MultiplierState, norm: float) -> tuple[float, float]:
-        """The least and the largest multiplier, where the entropy's gradient has this norm."""
         largest = LARGEST * state.norm / max(norm, 1e-30)
         return (0.0 if self.side == "below" else -largest), largest
 

@@ -30,7 +30,6 @@ class Level:
     relative: bool = False
 
     def of(self, first: float) -> float:
-        """In nats."""
         return self.value * first if self.relative else self.value
 
 
@@ -50,7 +49,6 @@ class Target:
 
     @property
     def constant(self) -> bool:
-        """Whether it is the same at all times."""
         return len(self.levels) == 1
 
     @property
@@ -109,7 +107,6 @@ def parse_target(spec: TargetSpec, who: str = "") -> Target:
 
 
 def is_schedule(value: Any) -> bool:
-    """Whether a value is written as a schedule."""
     return isinstance(value, str) and value.split()[:1] in (["linear"], ["cosine"], ["points"])
 
 

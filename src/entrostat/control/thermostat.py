@@ -43,13 +43,11 @@ class ThermostatState(ControlState):
     wish: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for a checkpoint."""
         out = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return out | {"bank": None if self.bank is None else self.bank.to_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ThermostatState:
-        """The inverse of `to_dict`."""
         bank = data["bank"]
         return cls(**data | {"bank": None if bank is None else Bank.from_dict(bank)})
 
@@ -103,11 +101,9 @@ class Thermostat:
 
     @property
     def wanted(self) -> Target:
-        """The target, read."""
         return parse_target(self.target)
 
     def init(self) -> ThermostatState:
-        """The start value; nothing is known."""
         return ThermostatState(self.start, self.wanted.fixed)
 
     def observe(self, state: ThermostatState, seen: Observation) -> ThermostatState:

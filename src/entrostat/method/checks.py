@@ -51,7 +51,6 @@ def check_class(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
 
 
 def _check_attributes(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
-    """Refuse a class attribute that says what there is not."""
     for attribute, known, what in (
         ("needs", list(TokenBatch.__dataclass_fields__), "field of TokenBatch"),
         ("hosts", HOSTS, "host"),
@@ -77,7 +76,6 @@ def _check_attributes(who: str, cls: type[Method], bases: Mapping[str, Any]) -> 
 
 
 def _check_hooks(who: str, cls: type[Method]) -> None:
-    """Refuse a hook that could not be called with what an objective hands it."""
     made = object.__new__(cls)  # bound, whatever kind of method; no parameter is looked at
     for hook in HOOKS:
         wanted = list(inspect.signature(getattr(Method(), hook)).parameters)
@@ -115,7 +113,6 @@ def returned(value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
 
 
 def _check_part(name: str, part: Any, batch: TokenBatch, hook: str) -> None:
-    """Refuse a field of the terms that is no [B, T] of its kind."""
     if part is None and name in _OPTIONAL:
         return
     shape = list(batch.mask.shape)

@@ -143,7 +143,6 @@ def _base(methods: list[Method]) -> str:
 
 
 def _warn_of_other_bases(chain: Chain, base: str) -> None:
-    """Say where interventions ask for different bases: the first one's is taken."""
     first = next((name for name, method in chain if method.base == base), "")
     for name, method in chain:
         if method.base not in (base, Method.base):

@@ -76,19 +76,15 @@ class HeldEntropy(Method):
         return [(name, given | target | {"controller": "thermostat"})]
 
     def law(self) -> Multiplier:
-        """What decides on the multiplier."""
         return Multiplier(self.target, self.side)
 
     def controls(self) -> str:
-        """The multiplier, which is a bonus' coefficient."""
         return "the entropy coefficient"
 
     def init(self) -> MultiplierState:
-        """No multiplier; nothing is known."""
         return self.law().init()
 
     def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
-        """The filter sees the iteration's entropy."""
         return self.law().observe(state, seen)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
@@ -96,7 +92,6 @@ class HeldEntropy(Method):
         return terms if self.solve == "exact" else terms.add_entropy(state.value)
 
     def metrics(self, state: MultiplierState) -> dict[str, float]:
-        """`control/multiplier`, `control/target` and `thermostat/...`."""
         out = {"control/multiplier": state.value}
         if state.target is not None:
             out["control/target"] = state.target

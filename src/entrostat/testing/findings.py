@@ -42,7 +42,6 @@ def rule(says: str, fix: str) -> Callable[[Callable[[Subject], None]], Rule]:
 
 
 def expect(held: bool, finding: str) -> None:
-    """Raise a finding unless what was expected held."""
     if not held:
         raise Broken(finding)
 
@@ -103,7 +102,6 @@ def same_figures(
     rtol: float = CLOSE["rtol"],
     atol: float = CLOSE["atol"],
 ) -> None:
-    """Hold logged figures to others."""
     expect(
         got.keys() == expected.keys(),
         f"{when} the figures {sorted(got.keys() ^ expected.keys())} come or go",

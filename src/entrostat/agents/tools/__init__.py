@@ -97,7 +97,6 @@ class Tools:
         return Example(prompt, answer=instance.answer, data=data)
 
     def environment(self, example: Example) -> PythonTool:
-        """A notebook with the task's world in it."""
         split, index = example.data["split"], example.data["index"]
         kind, _, instance = self.instances(split)[index]
         world = WORLDS[kind]
