@@ -36,6 +36,8 @@ NO_CODE = "Nothing was run: write a block of code between ```python and ```."
 
 
 class Notebook(Protocol):
+    """An interpreter that keeps its state (`entrostat.sandbox.Session`)."""
+
     def run(self, code: str) -> Result: ...
 
     def files(self) -> dict[str, str]: ...

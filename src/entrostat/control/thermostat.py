@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .actuator_range import Range
 from .base import ControlState, Observation
 from .kalman_bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
 from .target import Target, TargetSpec, parse_target
@@ -21,6 +21,35 @@ DANGER, HARM = 0.03, 0.5  # and so much one that is smaller by more than this sh
 RATE = 0.25  # of the knob's range, an iteration
 APPROACH, SHARE = 0.05, 8  # a target far away is come nearer to, an iteration, by this much of the
 # first entropy or by an eighth of what is left: a gain that is not known yet does less harm
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a coefficient may be, as a position from 0, where it lowers entropy most, to 1.
+
+    Attributes:
+        low, high: its ends; a larger value raises entropy.
+
+    Raises:
+        ValueError: low is not below high.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(
+                f"controller: its range needs low < high, got [{self.low}, {self.high}]"
+            )
+
+    def position(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low)
+
+    def value(self, position: float) -> float:
+        """The inverse of `position`; beyond an end it is that end."""
+        value = self.low + (self.high - self.low) * position
+        return min(max(value, self.low), self.high)
 
 
 @dataclass(frozen=True)
@@ -96,7 +125,9 @@ class Thermostat:
     target: TargetSpec = None
 
     def __post_init__(self) -> None:
-        self.range.holds(self.start)
+        low, high = self.range.low, self.range.high
+        if not low <= self.start <= high:
+            raise ValueError(f"controller: start must be in [{low:g}, {high:g}], got {self.start}")
         parse_target(self.target, "controller")
 
     @property

@@ -18,8 +18,8 @@ HOOKS = (
     "stands_for", "required", "over", "controls", "init", "observe", "resamples",
     "influence_sample", "shape", "choose", "prepare", "plan", "local", "metrics",
 )  # fmt: skip
-_OPTIONAL = ("frozen", "abs_kl", "entropy", "ref_kl", "soft")
-_PER_TOKEN = ("advantage", "weight", "ratio_min", "ratio_max", *_OPTIONAL)
+_ALWAYS = ("advantage", "weight", "ratio_min", "ratio_max")
+_PER_TOKEN = (*_ALWAYS, "frozen", "abs_kl", "entropy", "ref_kl", "soft")
 _OPEN = ("ratio_min", "ratio_max")  # infinite where nothing is clipped
 
 Data = TypeVar("Data", TokenBatch, Terms)
@@ -99,22 +99,18 @@ def returned(value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
             f"{hook} returned {type(value).__name__}; return the {type(given).__name__} it was "
             "given, or an edited copy"
         )
-    if isinstance(value, TokenBatch) and isinstance(given, TokenBatch):
-        for name in ("rewards", "advantages"):
-            part = getattr(value, name)
-            if part is not None and part is not getattr(given, name):
-                _check_finite(name, part, batch, hook)
-    elif isinstance(value, Terms) and isinstance(given, Terms):
-        for name in _PER_TOKEN:
-            part = getattr(value, name)
-            if part is not getattr(given, name):
-                _check_part(name, part, batch, hook)
+    terms = isinstance(given, Terms)
+    for name in _PER_TOKEN if terms else ("rewards", "advantages"):
+        part = getattr(value, name)
+        if part is getattr(given, name) or (part is None and name not in _ALWAYS):
+            continue
+        if terms:
+            _check_part(name, part, batch, hook)
+        _check_finite(name, part, batch, hook)
     return value
 
 
 def _check_part(name: str, part: Any, batch: TokenBatch, hook: str) -> None:
-    if part is None and name in _OPTIONAL:
-        return
     shape = list(batch.mask.shape)
     if not isinstance(part, Tensor) or list(part.shape) != shape:
         got = list(part.shape) if isinstance(part, Tensor) else repr(part)
@@ -122,7 +118,6 @@ def _check_part(name: str, part: Any, batch: TokenBatch, hook: str) -> None:
     if (part.dtype == torch.bool) != (name == "frozen"):
         kind = "bool" if name == "frozen" else "numbers"
         raise ValueError(f"{hook}: {name} must be {kind}, got {part.dtype}")
-    _check_finite(name, part, batch, hook)
 
 
 def _check_finite(name: str, part: Tensor, batch: TokenBatch, hook: str) -> None:
