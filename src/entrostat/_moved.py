@@ -30,7 +30,7 @@ _KEPT = {
 }
 MOVED = {
     "advantage": "core.advantages",
-    "control.authority": "control.known_ranges",
+    "control.authority": "method.thermostat",
     "control.bank": "control.kalman_bank",
     "control.knob": "control.thermostat",
     "control.laws": "control.rules",

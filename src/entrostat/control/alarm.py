@@ -93,9 +93,8 @@ class Alarm:
     def seen(self, entropy: float, target: float | None = None) -> Alarm:
         """The alarm after one more iteration.
 
-        Args:
-            entropy: mean over tokens, nats; one that is not finite, or below 0, teaches nothing.
-            target: what a controller is to hold, nats; None where there is none.
+        An entropy that is not finite, or below 0, teaches nothing. `target` is what a controller is
+        to hold, nats.
         """
         if not math.isfinite(entropy) or entropy < 0:
             return self

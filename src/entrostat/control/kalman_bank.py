@@ -200,11 +200,8 @@ def agreed(bank: Bank, moves: Array, slack: Array, dissent: float, danger: float
     would, if they went further by their slack. 0 where they do not agree on the direction.
 
     Args:
-        bank: the weights.
         moves: [..., M] what each candidate would do.
         slack: [..., M] by how much more it finds no harm in.
-        dissent: a share of the weight.
-        danger: another.
     """
     up = np.minimum(_quantile(bank, moves, dissent), _quantile(bank, moves + slack, danger))
     down = np.maximum(

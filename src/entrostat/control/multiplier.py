@@ -236,7 +236,6 @@ class Multiplier:
         """The state after the entropy of the same tokens was measured again, during the updates.
 
         Args:
-            state: that before it.
             change: mean entropy of some of the iteration's tokens now less that before the
                 iteration's updates, nats.
             stderr: its standard error.
@@ -246,24 +245,12 @@ class Multiplier:
     def responds(
         self, state: MultiplierState, response: Response, momentum: Momentum
     ) -> MultiplierState:
-        """The state after a gradient of the mean entropy was taken.
-
-        Args:
-            state: that before it.
-            response: of entropy to the coming update.
-            momentum: that of the coming update.
-        """
+        """The state after a gradient of the mean entropy was taken, before the coming update."""
         drift = response.drift - state.inside / momentum.corrected * response.gain
         return replace(state, drift=drift, gain=response.gain, slope=response.norm)
 
     def decide(self, state: MultiplierState, momentum: Momentum, updates: int) -> MultiplierState:
-        """The state with the multiplier of the coming update, by equation (1).
-
-        Args:
-            state: that before it, after `responds`.
-            momentum: the optimizer's.
-            updates: of an iteration.
-        """
+        """The state after `responds`, with the multiplier of the coming update by equation (1)."""
         inside = state.inside / momentum.corrected
         drift = state.drift + inside * state.gain
         taken = max(lasting_part(momentum.young, momentum.lasting, updates) * state.gain, 1e-30)
@@ -298,13 +285,8 @@ class Multiplier:
         """The multiplier of the change that is wanted, or of a smaller fall.
 
         Entropy that is pushed down fast costs the score: a multiplier below 0 may stop a rise, and
-        make entropy fall by `FALL` an iteration, no faster.
-
-        Args:
-            multiplier: of a change of an update, nats.
-            state: as it stands.
-            updates: of an iteration.
-            pace: the learning rate over that of the whole run.
+        make entropy fall by `FALL` an iteration, no faster. `multiplier` is that of a change of an
+        update, nats.
         """
         wanted, slowest = self.lack(state, updates, pace), -FALL * state.scale / updates
         c = multiplier(wanted)
@@ -317,11 +299,9 @@ class Multiplier:
     def decided(
         self, state: MultiplierState, c: float, change: float, norm: float
     ) -> MultiplierState:
-        """The state with a multiplier for the coming update.
+        """The state with the multiplier c for the coming update.
 
         Args:
-            state: that before it.
-            c: the multiplier.
             change: of entropy that is foretold of the update, nats.
             norm: of the entropy's gradient.
         """
@@ -345,7 +325,6 @@ class Multiplier:
         """The state after the update that was decided on.
 
         Args:
-            state: that before it.
             norm: of the gradient before clipping; not finite where the update was skipped.
             clip: the largest norm that clipping leaves; infinite without.
             lasting: 1 - beta1.

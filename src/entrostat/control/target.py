@@ -89,12 +89,9 @@ class Target:
 def parse_target(spec: TargetSpec, who: str = "") -> Target:
     """Read a target as a user writes it; None is the first iteration's own, `1x`.
 
-    Args:
-        spec: as a user writes it.
-        who: begins an error message.
-
     Raises:
         ValueError: it is none of the forms, a level is negative or no number, or times do not rise.
+            The message begins with `who`.
     """
     spec = "1x" if spec is None else spec
     try:
@@ -146,10 +143,7 @@ def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
 def held_target(spec: TargetSpec, known: float | None, entropy: float) -> float:
     """The target of a controller without schedules; the first entropy that it sees decides shares.
 
-    Args:
-        spec: as a user writes it.
-        known: the target so far; None before an entropy was seen.
-        entropy: nats per token.
+    `known` is the target so far; None before an entropy was seen.
     """
     return parse_target(spec).at(None, entropy) if known is None else known
 

@@ -84,9 +84,7 @@ class ThermostatState(ControlState):
 def steer(bank: Bank, goal: Array) -> tuple[Bank, Array]:
     """The bank, told where the knob goes, and by how much more [...] it would go than it can.
 
-    Args:
-        bank: what is known, up to the entropy now.
-        goal: [..., h] what entropy should be before each of the iterations ahead.
+    `goal` [..., h] is what entropy should be before each of the iterations ahead.
     """
     now = bank.entropy[..., None]
     most = np.maximum(APPROACH * bank.scale[..., None], np.abs(goal[..., :1] - now) / SHARE)
@@ -148,12 +146,9 @@ class Thermostat:
     def update(
         self, state: ThermostatState, entropy: float, progress: float | None = None
     ) -> ThermostatState:
-        """The state after an iteration whose policy had this entropy.
+        """The state after an iteration whose policy had this entropy, before any update.
 
-        Args:
-            state: that before it.
-            entropy: nats per token, before any update of the iteration.
-            progress: 0 at the first iteration of the run, 1 at the last.
+        `progress` is 0 at the first iteration of the run, 1 at the last.
         """
         y, x = np.asarray(float(entropy)), self.range.position(state.value)
         first = float(entropy) if state.first is None else state.first

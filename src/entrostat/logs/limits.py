@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any
 
 from ..control import ProportionalIntegral, Thermostat, at_limit
-from ..control.known_ranges import able
 from ..method.base import Method
 from ..method.compose import built
 from ..method.controlled import Controlled
 from ..method.registry import METHODS
-from ..method.thermostat import HeldEntropy, knob_of
+from ..method.thermostat import HeldEntropy, able, knob_of
 from .lines import number
 
 NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
