@@ -198,10 +198,8 @@ def agreed(bank: Bank, moves: Array, slack: Array, dissent: float, danger: float
 
     All but a share `dissent` of the weight would go at least as far, and all but a share `danger`
     would, if they went further by their slack. 0 where they do not agree on the direction.
-
-    Args:
-        moves: [..., M] what each candidate would do.
-        slack: [..., M] by how much more it finds no harm in.
+    `moves` [..., M] are what each candidate would do, `slack` [..., M] by how much more it finds no
+    harm in.
     """
     up = np.minimum(_quantile(bank, moves, dissent), _quantile(bank, moves + slack, danger))
     down = np.maximum(

@@ -235,10 +235,8 @@ class Multiplier:
     def moved(self, state: MultiplierState, change: float, stderr: float) -> MultiplierState:
         """The state after the entropy of the same tokens was measured again, during the updates.
 
-        Args:
-            change: mean entropy of some of the iteration's tokens now less that before the
-                iteration's updates, nats.
-            stderr: its standard error.
+        `change` is the mean entropy of some of the iteration's tokens now less that before the
+        iteration's updates, nats; `stderr` its standard error.
         """
         return state.measured(1, change, stderr**2)
 
@@ -301,9 +299,8 @@ class Multiplier:
     ) -> MultiplierState:
         """The state with the multiplier c for the coming update.
 
-        Args:
-            change: of entropy that is foretold of the update, nats.
-            norm: of the entropy's gradient.
+        `change` of entropy is foretold of the update, nats; `norm` is that of the entropy's
+        gradient.
         """
         share = abs(c) * norm / max(state.norm, 1e-30)
         bound = c != 0 and c in self.ends(state, norm)
@@ -324,11 +321,8 @@ class Multiplier:
     ) -> MultiplierState:
         """The state after the update that was decided on.
 
-        Args:
-            norm: of the gradient before clipping; not finite where the update was skipped.
-            clip: the largest norm that clipping leaves; infinite without.
-            lasting: 1 - beta1.
-            updates: of an iteration.
+        `norm` is that of the gradient before clipping, not finite where the update was skipped;
+        `clip` the largest norm that clipping leaves; `lasting` 1 - beta1.
         """
         if not math.isfinite(norm):
             return state

@@ -21,8 +21,11 @@ KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
 # lowest and highest share of the first entropy, of those tried (.5, .75, 1, 1.25), from which no
 # mean of ten iterations was off by more than 11%: `target_sum`, one seed, docs/thermostat_record.md
 HELD = {
-    "entropy_coef": (0.5, 1.25), "zeta": (0.5, 0.75), "balance": (0.5, 0.75), "zeta_d": (0.75, 0.75),
-}  # fmt: skip
+    "entropy_coef": (0.5, 1.25),
+    "zeta": (0.5, 0.75),
+    "balance": (0.5, 0.75),
+    "zeta_d": (0.75, 0.75),
+}
 FAILED = {"zeta": 1.0}  # the lowest share tried there that a knob did not hold
 
 
