@@ -103,7 +103,7 @@ def one_advantage_each(subject: Subject) -> None:
     A = torch.tensor([1.0, -0.5, 2.0, 0.0, -1.0, 0.3], dtype=torch.float64)
     one = subject.run(contract_data() | {"advantages": A})
     each = subject.run(contract_data() | {"advantages": A[:, None].expand(6, 5)})
-    same_pass(each, one, "with advantages [B, T]", rtol=0, atol=0)
+    same_pass(each, one, "with advantages [B, T]", exact=True)
     expect(bool(one.gradients[0].any()), "no token gets a gradient from given advantages")
 
 

@@ -36,7 +36,7 @@ def masked(subject: Subject) -> None:
             "which the method trains",
         )
         dirty = subject.run(filled, aggregation)
-        same_pass(dirty, clean, when, rtol=0, atol=0)
+        same_pass(dirty, clean, when, exact=True)
         for name, mine in zip(LEAVES, dirty.gradients, strict=True):
             alike(f"the gradient of {name} at mask 0", mine[~inside], 0 * mine[~inside], when)
         per_token = dirty.out.per_token.detach()[~inside]
@@ -50,7 +50,7 @@ def masked_advantages(subject: Subject) -> None:
     junk = torch.tensor([math.nan, math.inf], dtype=torch.float64)[torch.arange(30) % 2].view(6, 5)
     clean = subject.run(data | {"advantages": A})
     dirty = subject.run(data | {"advantages": torch.where(MASK.bool(), A, junk)})
-    same_pass(dirty, clean, "with NaN and infinity at masked places", rtol=0, atol=0)
+    same_pass(dirty, clean, "with NaN and infinity at masked places", exact=True)
 
 
 @rule(
@@ -85,7 +85,7 @@ def mask_dtypes(subject: Subject) -> None:
     clean = subject.clean()
     for dtype in (torch.bool, torch.float32, torch.uint8):
         other = subject.run(contract_data() | {"mask": MASK.to(dtype)})
-        same_pass(other, clean, f"with a mask of {dtype}", rtol=0, atol=0)
+        same_pass(other, clean, f"with a mask of {dtype}", exact=True)
 
 
 @rule(

@@ -87,7 +87,7 @@ def repeatable(subject: Subject) -> None:
     objective = subject.objective()
     state, noise = objective.state_dict(), torch.random.get_rng_state()
     first, second = Pass(objective, data), Pass(objective, data)
-    same_pass(second, first, "at a second call", rtol=0, atol=0)
+    same_pass(second, first, "at a second call", exact=True)
     expect(objective.state_dict() == state, "prepare, plan or loss changed the state")
     expect(
         torch.equal(torch.random.get_rng_state(), noise), "torch's global generator was drawn from"
@@ -125,7 +125,7 @@ def state(subject: Subject) -> None:
     for count, entropy in enumerate((0.7, 0.1, 0.5)):
         when = f"{count} iterations after it was restored"
         expect(two.metrics() == one.metrics(), f"{when} metrics() differ")
-        same_pass(Pass(two, contract_data()), Pass(one, contract_data()), when, rtol=0, atol=0)
+        same_pass(Pass(two, contract_data()), Pass(one, contract_data()), when, exact=True)
         for objective in (one, two):
             observe(objective, entropy, 0.8)
     expect(two.state_dict() == one.state_dict(), "three iterations later the states differ")
@@ -181,4 +181,4 @@ def needs(subject: Subject) -> None:
         raise Broken(
             f"without {', '.join(left)} it raises {type(error).__name__}: {error}"
         ) from error
-    same_pass(bare, subject.clean(), f"without {', '.join(left)}", rtol=0, atol=0)
+    same_pass(bare, subject.clean(), f"without {', '.join(left)}", exact=True)
