@@ -30,9 +30,9 @@ _KEPT = {
 }
 MOVED = {
     "advantage": "core.advantages",
-    "control.authority": "control.known_ranges",
+    "control.authority": "method.thermostat",
     "control.bank": "control.kalman_bank",
-    "control.knob": "control.actuator_range",
+    "control.knob": "control.thermostat",
     "control.laws": "control.rules",
     "evaluate": "evaluation",
     "evaluate.forms": "evaluation.canonical",

@@ -14,7 +14,7 @@ from entrostat.config.instruments import AlarmBand
 from entrostat.control import Alarm
 from entrostat.control.trend import _GRID as GRID
 from entrostat.control.trend import MEMORY, NOISE, SHIFT, WORTH, Trend
-from entrostat.runs.entropy_monitor import EntropyMonitor, entropy_monitor
+from entrostat.runs.entropy_monitor import EntropyMonitor
 
 H = 0.9 * np.exp(-np.arange(12) / 40) * np.exp(0.03 * np.random.default_rng(0).normal(size=12))
 
@@ -158,7 +158,7 @@ def test_values_that_say_nothing():
     assert math.isfinite(zero.forecast().probability)
 
 
-@pytest.mark.parametrize("low", ["linear 1x 0.5x", "much", "perplexity 2"])
+@pytest.mark.parametrize("low", ["linear 1x 0.5x", "much"])
 def test_a_band_that_is_none_is_refused(low):
     refused(lambda: TrainConfig(alarm=AlarmBand(low=low)).validate(), "alarm:", "low")
 
@@ -188,15 +188,6 @@ def test_a_run_that_goes_on_has_the_figures_it_would_have_had():
     rest = EntropyMonitor(Alarm(), again.append, lines[:15])
     assert [rest.line(row) for row in rows(values)[15:]] == lines[15:]
     assert again == []  # it was told before the run stopped
-
-
-def test_a_target_of_perplexity_is_no_entropy():
-    config = TrainConfig(
-        method=[{"name": "thermostat", "target": "perplexity 0.8x", "knob": "zeta"}]
-    )
-    watch = entropy_monitor(config, print)
-    watch.line({"entropy/exact": 0.9, "control/target": 2.1})
-    assert watch.alarm.target is None
 
 
 def test_it_is_a_callback_of_trl(capsys):

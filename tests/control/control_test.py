@@ -283,7 +283,7 @@ def test_a_thermostat_says_what_its_knob_can_do():
     assert saturation(near, [held]) == []
 
 
-def test_the_advice_is_for_the_knob_and_the_signal_that_are_meant():
+def test_the_advice_is_for_the_knob_that_is_meant():
     more = {"thermostat/gain": 0.02, "thermostat/drift": -0.03, "thermostat/saturated": 1.0}
     rows = [{"entropy/exact": H, "control/target": 0.75, **more} for H in (1.0, 0.4, 0.4, 0.4)]
     # of .75x: docs/thermostat_record.md has entropy_coef, zeta, balance and zeta_d
@@ -293,15 +293,6 @@ def test_the_advice_is_for_the_knob_and_the_signal_that_are_meant():
     ):
         (sentence,) = saturation(rows, [{"name": name, "controller": "thermostat"}])
         assert sentence.endswith(f"; on target_sum {others} held this share of the first entropy.")
-    # a perplexity of 3 is no share of an entropy of 1
-    held = {"name": "repo_r", "controller": "thermostat", "target": "perplexity 3"}
-    rows = [row | {"entropy/perplexity": 2.0, "control/target": 3.0} for row in rows]
-    (sentence,) = saturation(rows, [held])
-    assert "(perplexity 2, target 3 in the second half)" in sentence
-    assert sentence.endswith("(--method.knob of `thermostat`).")
-    assert saturation([row | {"entropy/perplexity": 2.9} for row in rows], [held]) == []
-    # and an entropy that happens to be near is not what is held
-    assert len(saturation([row | {"entropy/exact": 3.0} for row in rows], [held])) == 1
 
 
 def test_each_controller_is_held_to_its_own_target():
@@ -377,7 +368,7 @@ def test_update_is_pure():
         ({"low": math.nan}, "0 <= low <= high"),
         ({"high": math.inf}, "0 <= low <= high"),
         ({"start": math.nan}, "start must be a number, got nan"),
-        ({"target": -1.0}, "target must be an entropy in nats >= 0, got -1.0"),
+        ({"target": -1.0}, "target must be an entropy in nats >= 0"),
         ({"target": math.nan}, "target must be an entropy"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from entrostat.control import thermostat
 from entrostat.control.kalman_bank import begin
-from entrostat.control.known_ranges import able
+from entrostat.method.thermostat import able
 
 
 @pytest.mark.parametrize(

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._names import unknown
 from ..errors import extra
 from ..tasks.base import Example
 from .worlds import Reply
 
-
-class _Game(NamedTuple):
-    """A game: textarena's name for it, and moves it takes at most, invalid ones included."""
-
-    id: str
-    turns: int
-
-
+# textarena's name for each, and moves it takes at most, invalid ones included
 GAMES = {
-    "guess_the_number": _Game("GuessTheNumber-v0", 20),
-    "mastermind": _Game("Mastermind-v0", 40),
-    "mastermind_hard": _Game("Mastermind-v0-hard", 40),
-    "tower_of_hanoi": _Game("TowerOfHanoi-v0", 28),
-    "frozen_lake": _Game("FrozenLake-v0", 40),
-    "minesweeper": _Game("Minesweeper-v0-small", 50),
+    "guess_the_number": ("GuessTheNumber-v0", 20),
+    "mastermind": ("Mastermind-v0", 40),
+    "mastermind_hard": ("Mastermind-v0-hard", 40),
+    "tower_of_hanoi": ("TowerOfHanoi-v0", 28),
+    "frozen_lake": ("FrozenLake-v0", 40),
+    "minesweeper": ("Minesweeper-v0-small", 50),
 }
 _ONE_AT_A_TIME = threading.Lock()  # the games draw from Python's one global generator
 
@@ -61,7 +54,7 @@ class Games:
 
     def turns(self, split: str) -> int:
         """More than the game allows, for it allows an invalid move before each valid one."""
-        return GAMES[self._game].turns
+        return GAMES[self._game][1]
 
     def size(self, split: str) -> int | None:
         return None
@@ -70,19 +63,19 @@ class Games:
         seed = self._seed if split == "train" else 0
         drawn = random.Random(f"games/{self._game}/{seed}/{split}/{index}").randrange(2**31)
         return Example(
-            f"{_World(GAMES[self._game].id, drawn).begin()}\n",
+            f"{_World(self._game, drawn).begin()}\n",
             data={"label": f"{self._game} {index}", "game": self._game, "seed": drawn},
         )
 
     def environment(self, example: Example) -> _World:
-        world = _World(GAMES[example.data["game"]].id, example.data["seed"])
+        world = _World(example.data["game"], example.data["seed"])
         world.begin()
         return world
 
 
 class _World:
-    def __init__(self, name: str, seed: int) -> None:
-        self._env: Any = _textarena().make(f"{name}-raw")
+    def __init__(self, game: str, seed: int) -> None:
+        self._env: Any = _textarena().make(f"{GAMES[game][0]}-raw")
         self._seed = seed
         self._random = random.Random(seed).getstate()
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from ..sandbox import Result
+from ..sandbox import Session
 from .worlds import Reply
 
 SUBMITTED = ".submitted"
@@ -35,16 +35,6 @@ ANEW = "The notebook has started anew: variables and files are as at the beginni
 NO_CODE = "Nothing was run: write a block of code between ```python and ```."
 
 
-class Notebook(Protocol):
-    """An interpreter that keeps its state (`entrostat.sandbox.Session`)."""
-
-    def run(self, code: str) -> Result: ...
-
-    def files(self) -> dict[str, str]: ...
-
-    def close(self) -> None: ...
-
-
 class PythonTool:
     """The environment of one rollout.
 
@@ -57,12 +47,12 @@ class PythonTool:
 
     def __init__(
         self,
-        start: Callable[[], Notebook],
-        judge: Callable[[Notebook, Any], Sequence[bool]],
+        start: Callable[[], Session],
+        judge: Callable[[Session, Any], Sequence[bool]],
         longest: int = 2000,
     ) -> None:
         self._start, self._judge, self._longest = start, judge, longest
-        self._notebook: Notebook | None = None
+        self._notebook: Session | None = None
         self._submitted: str | None = None
         self._closed = False
 

@@ -10,16 +10,15 @@ solves for an entropy bonus from gradients; the `Thermostat` (ours) learns what 
 does.
 """
 
-from .actuator_range import Range
 from .alarm import Alarm, Forecast
-from .base import Controller, ControlState, Observation, at_limit
+from .base import ControlState, Observation, at_limit
 from .multiplier import Multiplier, MultiplierState
 from .rules import Additive, Flip, Multiplicative, PiState, ProportionalIntegral
 from .target import Target, TargetSpec, held_target, parse_target, plain_target
-from .thermostat import Thermostat, ThermostatState
+from .thermostat import Range, Thermostat, ThermostatState
 
 __all__ = [
-    "Additive", "Alarm", "ControlState", "Controller", "Flip", "Forecast", "Multiplicative",
+    "Additive", "Alarm", "ControlState", "Flip", "Forecast", "Multiplicative",
     "Multiplier", "MultiplierState", "Observation", "PiState", "ProportionalIntegral", "Range",
     "Target", "TargetSpec",
     "Thermostat", "ThermostatState", "at_limit", "held_target", "parse_target",

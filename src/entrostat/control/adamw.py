@@ -44,7 +44,6 @@ class Coming:
 
     @cached_property
     def products(self) -> tuple[float, float, float]:
-        """<g, g>, <g, h> and <h, h>."""
         rows = (tensors for tensors, _, _ in self._pieces)
         terms = [(dot(g, g), dot(g, h), dot(h, h)) for _, g, h, _, _ in rows]
         gg, gh, hh = (float(sum(each)) for each in zip(*terms, strict=True))
@@ -57,12 +56,7 @@ class Coming:
         return min(1.0, self._clip / (norm + 1e-6))
 
     def change(self, c: float, inside: float = 0.0) -> float:
-        """<h, s(c)>, nats.
-
-        Args:
-            c: the multiplier.
-            inside: so much of h is added to the momentum m first.
-        """
+        """<h, s(c)>, nats; `inside` times h is added to the momentum m first."""
         steps = zip(self._pieces, self.steps(c, inside), strict=True)
         return float(sum(dot(h, step) for ((_, _, h, *_), _, _), step in steps))
 
@@ -119,13 +113,7 @@ def solve(
 ) -> float:  # fmt: skip
     """C in [low, high] with change(c) = wanted, by regula falsi (Illinois); an end if none has it.
 
-    Args:
-        change: rises with c.
-        wanted: what it should be.
-        low: the least c.
-        high: the largest.
-        guess: where to begin.
-        tolerance: of the change.
+    `change` rises with c; `guess` is where to begin, `tolerance` that of the change.
     """
     b = min(max(guess, low), high)
     fb = change(b) - wanted

@@ -93,9 +93,8 @@ class Alarm:
     def seen(self, entropy: float, target: float | None = None) -> Alarm:
         """The alarm after one more iteration.
 
-        Args:
-            entropy: mean over tokens, nats; one that is not finite, or below 0, teaches nothing.
-            target: what a controller is to hold, nats; None where there is none.
+        An entropy that is not finite, or below 0, teaches nothing. `target` is what a controller is
+        to hold, nats.
         """
         if not math.isfinite(entropy) or entropy < 0:
             return self
@@ -108,12 +107,10 @@ class Alarm:
 
     @property
     def raised(self) -> bool:
-        """Whether there is an alarm now."""
         return self.row >= ROW
 
     @property
     def band(self) -> tuple[float, float]:
-        """What entropy is to stay within, nats."""
         first, target = self.trend.first, self.target
         low, high = (_end(name, getattr(self, name)).of(first) for name in ("low", "high"))
         if target is None:
@@ -151,12 +148,8 @@ class Alarm:
 
 
 def _end(name: str, spec: float | str) -> Level:
-    """An end of the band, read."""
-    try:
-        target = parse_target(spec)
-    except ValueError as error:
-        raise ValueError(f"alarm: {name}: {error}") from None
-    if not target.constant or target.signal != "entropy":
+    target = parse_target(spec, f"alarm: {name}")
+    if not target.constant:
         raise ValueError(f"alarm: {name} must be nats or a share (0.5x), got {spec!r}")
     return target.levels[0]
 

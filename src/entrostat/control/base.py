@@ -1,10 +1,10 @@
-"""What every controller shares: what it sees, its state, its two functions."""
+"""What every controller shares: what it sees, and its state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,11 @@ class ControlState:
     applies: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ControlState:
-        """The inverse of `to_dict`."""
         return cls(**data)
-
-
-class Controller(Protocol):
-    """What a method may hold to move one of its coefficients."""
-
-    def init(self) -> ControlState:
-        """The state before the first iteration."""
-        ...
-
-    def update(self, state: ControlState, entropy: float) -> ControlState:
-        """The state after an iteration whose policy had this entropy (nats)."""
-        ...
 
 
 def at_limit(values: Sequence[float], limit: float) -> int | None:

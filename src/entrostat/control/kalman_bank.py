@@ -82,12 +82,10 @@ class Bank:
 
     @property
     def knob(self) -> Array:
-        """[...]: the knob in the last iteration, 0 to 1."""
         return self.start + self.inputs[..., 0]
 
     @property
     def noise(self) -> Array:
-        """[...]: s of a measurement."""
         return np.sqrt((np.exp(self.weight) * self.squares).sum(-1) / self.belief)
 
     @property
@@ -97,7 +95,6 @@ class Bank:
 
     @property
     def entropy(self) -> Array:
-        """[...]: the entropy now."""
         return (np.exp(self.weight) * self.level).sum(-1)
 
     @property
@@ -107,13 +104,11 @@ class Bank:
         return (np.exp(self.weight) * moves).sum(-1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {k: v if isinstance(v, float) else v.tolist() for k, v in values.items()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Bank:
-        """The inverse of `to_dict`."""
         arrays = {name: np.asarray(v) for name, v in data.items() if name != "belief"}
         return cls(belief=data["belief"], **arrays)
 
@@ -203,13 +198,8 @@ def agreed(bank: Bank, moves: Array, slack: Array, dissent: float, danger: float
 
     All but a share `dissent` of the weight would go at least as far, and all but a share `danger`
     would, if they went further by their slack. 0 where they do not agree on the direction.
-
-    Args:
-        bank: the weights.
-        moves: [..., M] what each candidate would do.
-        slack: [..., M] by how much more it finds no harm in.
-        dissent: a share of the weight.
-        danger: another.
+    `moves` [..., M] are what each candidate would do, `slack` [..., M] by how much more it finds no
+    harm in.
     """
     up = np.minimum(_quantile(bank, moves, dissent), _quantile(bank, moves + slack, danger))
     down = np.maximum(

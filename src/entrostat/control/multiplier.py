@@ -151,13 +151,11 @@ class MultiplierState(ControlState):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MultiplierState:
-        """The inverse of `to_dict`."""
         read: dict[str, Any] = {key: tuple(data[key]) for key in ("mean", "covariance")}
         return cls(**{**data, **read})
 
     @property
     def scale(self) -> float:
-        """The first entropy, nats."""
         return max(self.first or 0.0, 1e-3)
 
     @property
@@ -172,7 +170,6 @@ class MultiplierState(ControlState):
 
     @property
     def bias(self) -> float:
-        """Change of an iteration that first order does not explain, nats."""
         return sum(self.mean[2:])
 
     def _filtered(self, mean: Array, covariance: Array, **others: Any) -> MultiplierState:
@@ -195,30 +192,18 @@ class Multiplier:
     """Solves for the multiplier that brings entropy to its target and keeps it there.
 
     Parameters:
-        target: what to hold (`entrostat.control.target`), an entropy; None takes the first one.
+        target: what to hold (`entrostat.control.target`); None takes the first entropy.
         side: "both", or "below" for a multiplier that is never negative.
-
-    Raises:
-        ValueError: the target cannot be read, or is a perplexity.
     """
 
     target: TargetSpec = None
     side: str = "both"
 
-    def __post_init__(self) -> None:
-        if self.wanted.signal != "entropy":
-            raise ValueError(
-                f"target {self.target!r}: the multiplier is solved for from the gradient of the "
-                "entropy; hold a perplexity with another knob (knob='entropy_coef', say)"
-            )
-
     @property
     def wanted(self) -> Target:
-        """The target, read."""
         return parse_target(self.target)
 
     def init(self) -> MultiplierState:
-        """No multiplier; nothing is known."""
         return MultiplierState(0.0, self.wanted.fixed)
 
     def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
@@ -250,35 +235,20 @@ class Multiplier:
     def moved(self, state: MultiplierState, change: float, stderr: float) -> MultiplierState:
         """The state after the entropy of the same tokens was measured again, during the updates.
 
-        Args:
-            state: that before it.
-            change: mean entropy of some of the iteration's tokens now less that before the
-                iteration's updates, nats.
-            stderr: its standard error.
+        `change` is the mean entropy of some of the iteration's tokens now less that before the
+        iteration's updates, nats; `stderr` its standard error.
         """
         return state.measured(1, change, stderr**2)
 
     def responds(
         self, state: MultiplierState, response: Response, momentum: Momentum
     ) -> MultiplierState:
-        """The state after a gradient of the mean entropy was taken.
-
-        Args:
-            state: that before it.
-            response: of entropy to the coming update.
-            momentum: that of the coming update.
-        """
+        """The state after a gradient of the mean entropy was taken, before the coming update."""
         drift = response.drift - state.inside / momentum.corrected * response.gain
         return replace(state, drift=drift, gain=response.gain, slope=response.norm)
 
     def decide(self, state: MultiplierState, momentum: Momentum, updates: int) -> MultiplierState:
-        """The state with the multiplier of the coming update, by equation (1).
-
-        Args:
-            state: that before it, after `responds`.
-            momentum: the optimizer's.
-            updates: of an iteration.
-        """
+        """The state after `responds`, with the multiplier of the coming update by equation (1)."""
         inside = state.inside / momentum.corrected
         drift = state.drift + inside * state.gain
         taken = max(lasting_part(momentum.young, momentum.lasting, updates) * state.gain, 1e-30)
@@ -313,33 +283,24 @@ class Multiplier:
         """The multiplier of the change that is wanted, or of a smaller fall.
 
         Entropy that is pushed down fast costs the score: a multiplier below 0 may stop a rise, and
-        make entropy fall by `FALL` an iteration, no faster.
-
-        Args:
-            multiplier: of a change of an update, nats.
-            state: as it stands.
-            updates: of an iteration.
-            pace: the learning rate over that of the whole run.
+        make entropy fall by `FALL` an iteration, no faster. `multiplier` is that of a change of an
+        update, nats.
         """
         wanted, slowest = self.lack(state, updates, pace), -FALL * state.scale / updates
         c = multiplier(wanted)
         return c if c >= 0 or wanted >= slowest else min(0.0, multiplier(slowest))
 
     def ends(self, state: MultiplierState, norm: float) -> tuple[float, float]:
-        """The least and the largest multiplier, where the entropy's gradient has this norm."""
         largest = LARGEST * state.norm / max(norm, 1e-30)
         return (0.0 if self.side == "below" else -largest), largest
 
     def decided(
         self, state: MultiplierState, c: float, change: float, norm: float
     ) -> MultiplierState:
-        """The state with a multiplier for the coming update.
+        """The state with the multiplier c for the coming update.
 
-        Args:
-            state: that before it.
-            c: the multiplier.
-            change: of entropy that is foretold of the update, nats.
-            norm: of the entropy's gradient.
+        `change` of entropy is foretold of the update, nats; `norm` is that of the entropy's
+        gradient.
         """
         share = abs(c) * norm / max(state.norm, 1e-30)
         bound = c != 0 and c in self.ends(state, norm)
@@ -360,12 +321,8 @@ class Multiplier:
     ) -> MultiplierState:
         """The state after the update that was decided on.
 
-        Args:
-            state: that before it.
-            norm: of the gradient before clipping; not finite where the update was skipped.
-            clip: the largest norm that clipping leaves; infinite without.
-            lasting: 1 - beta1.
-            updates: of an iteration.
+        `norm` is that of the gradient before clipping, not finite where the update was skipped;
+        `clip` the largest norm that clipping leaves; `lasting` 1 - beta1.
         """
         if not math.isfinite(norm):
             return state

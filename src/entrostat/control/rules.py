@@ -64,11 +64,9 @@ class Multiplicative:
             raise ValueError(f"controller: start must be >= 0, got {self.start}")
 
     def init(self) -> ControlState:
-        """The start value."""
         return ControlState(self.start, parse_target(self.target).fixed)
 
     def update(self, state: ControlState, entropy: float) -> ControlState:
-        """One step; entropy equal to the target changes nothing."""
         target = held_target(self.target, state.target, entropy)
         value = state.value
         if entropy != target:
@@ -108,11 +106,9 @@ class Additive:
             raise ValueError(f"controller: rises must be 'below' or 'above', got {self.rises!r}")
 
     def init(self) -> ControlState:
-        """The start value."""
         return ControlState(self.start, parse_target(self.target).fixed)
 
     def update(self, state: ControlState, entropy: float) -> ControlState:
-        """One step."""
         target = held_target(self.target, state.target, entropy)
         up = entropy < target if self.rises == "below" else entropy > target
         value = _clip(state.value + (self.delta if up else -self.delta), self.low, self.high)
@@ -156,11 +152,9 @@ class ProportionalIntegral:
             raise ValueError("controller: a target of 0 has no relative error; give one above 0")
 
     def init(self) -> PiState:
-        """0: no error was seen."""
         return PiState(0.0, plain_target(self.target).fixed)
 
     def update(self, state: ControlState, entropy: float) -> PiState:
-        """One step."""
         assert isinstance(state, PiState)
         target = held_target(self.target, state.target, entropy)
         error = (target - entropy) / target if target else 0.0

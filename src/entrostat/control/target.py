@@ -4,22 +4,21 @@
 0.8x                       .8 times the first iteration's
 linear 1x 0.6x             from the first to the last iteration; also `cosine`
 points 0:1x 0.3:0.8x 1:0.5 between points in time, 0 the first iteration and 1 the last
-perplexity 2.5             any of these of the perplexity of a response in the place of entropy
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any
 
-Signal = Literal["entropy", "perplexity"]
 TargetSpec = float | str | None
 _FORMS = (
-    "a number of nats (0.7), a share of the first iteration's (0.8x), 'linear 1x 0.6x', "
-    "'cosine 1x 0.6x' or 'points 0:1x 0.5:0.8x 1:0.6x', all also after the word 'perplexity'"
+    "an entropy in nats >= 0 (0.7), a share of the first iteration's (0.8x), 'linear 1x 0.6x', "
+    "'cosine 1x 0.6x' or 'points 0:1x 0.5:0.8x 1:0.6x', times rising from 0 to 1"
 )
 
 
@@ -31,7 +30,6 @@ class Level:
     relative: bool = False
 
     def of(self, first: float) -> float:
-        """In the signal's own unit."""
         return self.value * first if self.relative else self.value
 
 
@@ -40,20 +38,17 @@ class Target:
     """What to hold, at every time of a run.
 
     Attributes:
-        signal: "entropy", nats per token, or "perplexity", of a response.
         times: 0 at the first iteration, 1 at the last, rising; one for each level.
         levels: what to hold then; between them it is interpolated.
         smooth: by half a cosine, not linearly.
     """
 
-    signal: Signal
     times: tuple[float, ...]
     levels: tuple[Level, ...]
     smooth: bool = False
 
     @property
     def constant(self) -> bool:
-        """Whether it is the same at all times."""
         return len(self.levels) == 1
 
     @property
@@ -67,7 +62,7 @@ class Target:
 
         Args:
             progress: 0 at the first iteration, 1 at the last; before and after it stays.
-            first: the signal at the first iteration.
+            first: the entropy at the first iteration.
 
         Raises:
             ValueError: a schedule without a progress.
@@ -91,68 +86,56 @@ class Target:
         return values[i] + share * (values[i + 1] - values[i])
 
 
-def parse_target(spec: TargetSpec) -> Target:
+def parse_target(spec: TargetSpec, who: str = "") -> Target:
     """Read a target as a user writes it; None is the first iteration's own, `1x`.
 
     Raises:
-        ValueError: it is none of the forms, a level is negative or no number, a perplexity below 1,
-            or times do not rise.
+        ValueError: it is none of the forms, a level is negative or no number, or times do not rise.
+            The message begins with `who`.
     """
-    found = _parsed(spec)
-    if found.signal == "perplexity":
-        for level in found.levels:
-            if level.value < 1 and not level.relative:
-                raise ValueError(
-                    f"target {spec!r}: a perplexity is at least 1, got {level.value:g}; a share of "
-                    f"the first one is written {level.value:g}x"
-                )
-    return found
+    spec = "1x" if spec is None else spec
+    try:
+        if is_schedule(spec):
+            return parse_schedule(str(spec), _level)
+        return Target((0.0,), (_level(spec),))
+    except (TypeError, ValueError):
+        prefix = f"{who}: " if who else ""
+        raise ValueError(f"{prefix}target must be {_FORMS}, got {spec!r}") from None
 
 
-def _parsed(spec: TargetSpec) -> Target:
-    if spec is None:
-        return Target("entropy", (0.0,), (Level(1.0, relative=True),))
-    if not isinstance(spec, str):
-        return Target("entropy", (0.0,), (_level(spec, spec),))
-    words, signal = spec.split(), "entropy"
-    if words[:1] == ["perplexity"]:
-        words, signal = words[1:], "perplexity"
-    kind = words[0] if words else ""
-    if len(words) == 1:
-        return Target(signal, (0.0,), (_level(kind, spec),))
-    if kind in ("linear", "cosine") and len(words) == 3:
-        ends = (_level(words[1], spec), _level(words[2], spec))
-        return Target(signal, (0.0, 1.0), ends, smooth=kind == "cosine")
-    if kind == "points" and len(words) > 2:
-        pairs = [word.partition(":") for word in words[1:]]
-        times = tuple(_number(time, spec) for time, _, _ in pairs)
-        rising = all(a < b for a, b in pairwise(times))
-        if not (rising and times[0] >= 0 and times[-1] <= 1):
-            raise ValueError(
-                f"target {spec!r}: times must rise, from 0 (the first iteration) to 1 (the last)"
-            )
-        return Target(signal, times, tuple(_level(level, spec) for _, _, level in pairs))
-    raise ValueError(f"target {spec!r} is none of: {_FORMS}")
+def is_schedule(value: Any) -> bool:
+    return isinstance(value, str) and value.split()[:1] in (["linear"], ["cosine"], ["points"])
+
+
+def parse_schedule(text: str, level: Callable[[str], Level]) -> Target:
+    """A schedule as a user writes it, its levels read by `level`.
+
+    Raises:
+        ValueError: it is no schedule, a level cannot be read, or times do not rise from 0 to 1.
+    """
+    kind, *words = text.split()
+    if kind == "points":
+        pairs = [word.partition(":")[::2] for word in words]
+    else:
+        pairs = list(zip("01", words, strict=True))
+    times = tuple(float(time) for time, _ in pairs)
+    rising = all(a < b for a, b in pairwise(times))
+    if len(times) < 2 or not (rising and times[0] >= 0 and times[-1] <= 1):
+        raise ValueError("times must rise from 0 to 1")
+    return Target(times, tuple(level(each) for _, each in pairs), smooth=kind == "cosine")
 
 
 def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
     """A target in nats or as a share, read: what the papers' own controllers take.
 
-    Args:
-        spec: as a user writes it.
-        who: begins an error message.
-
     Raises:
-        ValueError: it cannot be read, or is a schedule or another signal.
+        ValueError: it cannot be read, or is a schedule; begins with `who`.
     """
-    try:
-        found = parse_target(spec)
-    except ValueError as error:
-        raise ValueError(f"{who}: {error}") from None
-    if not found.constant or found.signal != "entropy":
+    found = parse_target(spec, who)
+    if not found.constant:
         raise ValueError(
-            f"{who}: target {spec!r}: schedules and perplexity are for the thermostat; here it is "
-            "a number of nats or a share of the first entropy (0.8x)"
+            f"{who}: target {spec!r}: schedules are for the thermostat; here it is a number of "
+            "nats or a share of the first entropy (0.8x)"
         )
     return found
 
@@ -160,26 +143,14 @@ def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
 def held_target(spec: TargetSpec, known: float | None, entropy: float) -> float:
     """The target of a controller without schedules; the first entropy that it sees decides shares.
 
-    Args:
-        spec: as a user writes it.
-        known: the target so far; None before an entropy was seen.
-        entropy: nats per token.
+    `known` is the target so far; None before an entropy was seen.
     """
     return parse_target(spec).at(None, entropy) if known is None else known
 
 
-def _level(text: str | float, spec: TargetSpec) -> Level:
+def _level(text: str | float) -> Level:
     relative = isinstance(text, str) and text.endswith("x")
-    value = _number(text.removesuffix("x") if isinstance(text, str) else text, spec)
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"target must be an entropy in nats >= 0, got {spec}")
-    return Level(value, relative)
-
-
-def _number(text: str | float, spec: TargetSpec) -> float:
-    try:
-        if isinstance(text, bool):
-            raise TypeError
-        return float(text)
-    except (TypeError, ValueError):
-        raise ValueError(f"target {spec!r} is none of: {_FORMS}") from None
+    value = float(text.removesuffix("x")) if isinstance(text, str) else text
+    if isinstance(value, bool) or not (math.isfinite(value) and value >= 0):
+        raise ValueError
+    return Level(float(value), relative)

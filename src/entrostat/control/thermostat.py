@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .actuator_range import Range
 from .base import ControlState, Observation
 from .kalman_bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
 from .target import Target, TargetSpec, parse_target
@@ -24,13 +24,42 @@ APPROACH, SHARE = 0.05, 8  # a target far away is come nearer to, an iteration, 
 
 
 @dataclass(frozen=True)
+class Range:
+    """Where a coefficient may be, as a position from 0, where it lowers entropy most, to 1.
+
+    Attributes:
+        low, high: its ends; a larger value raises entropy.
+
+    Raises:
+        ValueError: low is not below high.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(
+                f"controller: its range needs low < high, got [{self.low}, {self.high}]"
+            )
+
+    def position(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low)
+
+    def value(self, position: float) -> float:
+        """The inverse of `position`; beyond an end it is that end."""
+        value = self.low + (self.high - self.low) * position
+        return min(max(value, self.low), self.high)
+
+
+@dataclass(frozen=True)
 class ThermostatState(ControlState):
     """The knob now, what it steers to, and all that was learnt.
 
     Attributes:
         value: the knob.
-        target: what is to be held now, nats (or a perplexity); None until the first update.
-        first: the first signal seen.
+        target: what is to be held now, nats; None until the first update.
+        first: the first entropy seen.
         progress: the last progress seen, 0 to 1.
         bank: what the knob does; None until the first update.
         wish: by how much more than its range the knob would move, in shares of the range; 0 where
@@ -43,13 +72,11 @@ class ThermostatState(ControlState):
     wish: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for a checkpoint."""
         out = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return out | {"bank": None if self.bank is None else self.bank.to_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ThermostatState:
-        """The inverse of `to_dict`."""
         bank = data["bank"]
         return cls(**data | {"bank": None if bank is None else Bank.from_dict(bank)})
 
@@ -57,9 +84,7 @@ class ThermostatState(ControlState):
 def steer(bank: Bank, goal: Array) -> tuple[Bank, Array]:
     """The bank, told where the knob goes, and by how much more [...] it would go than it can.
 
-    Args:
-        bank: what is known, up to the entropy now.
-        goal: [..., h] what entropy should be before each of the iterations ahead.
+    `goal` [..., h] is what entropy should be before each of the iterations ahead.
     """
     now = bank.entropy[..., None]
     most = np.maximum(APPROACH * bank.scale[..., None], np.abs(goal[..., :1] - now) / SHARE)
@@ -98,42 +123,32 @@ class Thermostat:
     target: TargetSpec = None
 
     def __post_init__(self) -> None:
-        self.range.holds(self.start)
-        try:
-            parse_target(self.target)
-        except ValueError as error:
-            raise ValueError(f"controller: {error}") from None
+        low, high = self.range.low, self.range.high
+        if not low <= self.start <= high:
+            raise ValueError(f"controller: start must be in [{low:g}, {high:g}], got {self.start}")
+        parse_target(self.target, "controller")
 
     @property
     def wanted(self) -> Target:
-        """The target, read."""
         return parse_target(self.target)
 
     def init(self) -> ThermostatState:
-        """The start value; nothing is known."""
         return ThermostatState(self.start, self.wanted.fixed)
 
     def observe(self, state: ThermostatState, seen: Observation) -> ThermostatState:
         """The state after an iteration that showed this.
 
         Raises:
-            ValueError: the target is one of a signal, or needs a progress, that the host does not
-                report.
+            ValueError: the target needs a progress that the host does not report.
         """
-        signal = seen.entropy
-        if self.wanted.signal == "perplexity":
-            signal = seen.need("perplexity", "a target of perplexity")
-        return self.update(state, signal, seen.progress)
+        return self.update(state, seen.entropy, seen.progress)
 
     def update(
         self, state: ThermostatState, entropy: float, progress: float | None = None
     ) -> ThermostatState:
-        """The state after an iteration whose policy had this entropy (or perplexity).
+        """The state after an iteration whose policy had this entropy, before any update.
 
-        Args:
-            state: that before it.
-            entropy: nats per token, before any update of the iteration.
-            progress: 0 at the first iteration of the run, 1 at the last.
+        `progress` is 0 at the first iteration of the run, 1 at the last.
         """
         y, x = np.asarray(float(entropy)), self.range.position(state.value)
         first = float(entropy) if state.first is None else state.first

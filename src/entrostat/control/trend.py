@@ -57,11 +57,7 @@ class Trend:
     weight: Array = field(default_factory=lambda: np.zeros(len(_GRID)))
 
     def seen(self, entropy: float) -> Trend:
-        """The trend after one more iteration.
-
-        Args:
-            entropy: nats per token; a value that is not finite, or below 0, teaches nothing.
-        """
+        """The trend after one more iteration; an entropy that is not finite teaches nothing."""
         if not math.isfinite(entropy) or entropy < 0:
             return self
         first = self.first if self.count else max(entropy, 1e-6)
@@ -89,11 +85,8 @@ class Trend:
     def outside(self, low: float, high: float) -> Array:
         """[201] probability that the level has been outside a range by 0, 1, ... 200 iterations on.
 
-        It may come back: by then it was outside with at least the largest probability so far.
-
-        Args:
-            low: nats; 0 is no bound.
-            high: nats; infinity is none.
+        It may come back: by then it was outside with at least the largest probability so far. The
+        range is in nats; 0 and infinity are no bounds.
         """
         weight = np.exp(self.weight - self.weight.max())
         weight = (weight / weight.sum())[:, None]

@@ -130,7 +130,6 @@ def over(paths: Sequence[str | Path]) -> list[OfSet]:
 
 
 def checkpoints_of_run(run: Run) -> list[tuple[str, Checkpoint]]:
-    """What a run evaluated in training: (set, checkpoint)."""
     entropy = rollout_entropies(run)
     found = []
     for row in run.evaluation:

@@ -21,7 +21,6 @@ def plan(
     specs: Sequence[str], config: EvalConfig, options: Mapping[str, Any], checkpoints: bool = False,
     check: Callable[[TrainConfig], None] = lambda config: None,
 ) -> tuple[list[EvaluatedModel], list[ProblemSet]]:  # fmt: skip
-    """What is evaluated on what, checked before anything is loaded."""
     config.validate()
     subjects = evaluated_models(specs, checkpoints)
     if config.engine == "vllm" and len(subjects) > 1:

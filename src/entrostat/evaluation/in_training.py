@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,51 +50,48 @@ def evaluate(
             policy, config, task, split, examples, prompts, rollouts=k, training=False,
             generator=source,
         )  # fmt: skip
-        sequences, texts = said.sequences, said.texts
+        sequences = said.sequences
         right = said.scored(score, examples, iteration).view(count, k).tolist()
         entropy = policy.measure(
             sequences, one.run.sampling.temperature, config.optim.micro_batch
         ).entropy
         of_prompts = finite(prompt_entropies(policy, prompts, one.run).tolist())
         known = [h for h in of_prompts if h is not None]
-        counts = [
-            count_right(task, texts[i * k : (i + 1) * k], row, iteration)
-            for i, row in enumerate(right)
-        ]
-        row = row_of(one, iteration, right, counts)
+        texts = [said.texts[i * k : (i + 1) * k] for i in range(count)]
+        row, lines = summarized(one, iteration, dict(enumerate(examples)), texts, right)
         row["entropy"] = float(masked_mean(entropy, sequences.mask))
         row["prompt_entropy"] = sum(known) / len(known) if known else None
         rows.append(row | ({"failed": score.failed} if score.failed else {}))
         if answers is not None:
-            head = head_of(one, iteration)
-            each = enumerate(zip(examples, counts, of_prompts, strict=True))
-            answers.append(
-                [
-                    {**head, "prompt": i, **line_of(asked, found, k), "prompt_entropy": h}
-                    for i, (asked, found, h) in each
-                ]
-            )
+            each = zip(lines, of_prompts, strict=True)
+            answers.append([line | {"prompt_entropy": h} for line, h in each])
         if iteration < config.iterations:  # the last is shown against the first, when all is over
             progress.note(f"{one.name}: {figures(rows[-1])}")
     return rows
 
 
-def head_of(one: ResolvedEvalSet, iteration: int) -> dict[str, Any]:
-    return {"iteration": iteration, "set": one.name, "split": one.split}
+def summarized(
+    one: ResolvedEvalSet, iteration: int, examples: Mapping[int, Example],
+    texts: Sequence[Sequence[str]], scores: Sequence[Sequence[float]],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:  # fmt: skip
+    """A set's row of figures and a line per prompt, from k texts and scores of each.
 
-
-def row_of(
-    one: ResolvedEvalSet, iteration: int, right: Sequence[Sequence[float]],
-    counts: Sequence[Counter[str]],
-) -> dict[str, Any]:  # fmt: skip
-    k, prompts = one.config.eval.samples, len(right)
-    return head_of(one, iteration) | {
+    `examples` are the prompts by their places in the set.
+    """
+    k, prompts = one.config.eval.samples, len(examples)
+    head = {"iteration": iteration, "set": one.name, "split": one.split}
+    each = zip(texts, scores, strict=True)
+    counts = [count_right(one.task, said, found, iteration) for said, found in each]
+    row = head | {
         "prompts": prompts,
         "k": k,
-        "avg@k": avg_at_k(right),
+        "avg@k": avg_at_k(scores),
         "pass@k": sum(pass_at_k(k, found.total(), k) for found in counts) / prompts,
         "distinct": sum(map(len, counts)) / prompts,
     }
+    asked = zip(examples.items(), counts, strict=True)
+    lines = [head | {"prompt": i} | line_of(example, found, k) for (i, example), found in asked]
+    return row, lines
 
 
 def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConfig) -> Tensor:

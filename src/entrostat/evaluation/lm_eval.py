@@ -48,7 +48,6 @@ def export(directory: Path, results: Mapping[str, Any]) -> Path:
 
 
 def aggregated(results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """What `results_DATE.json` holds; `names` are lm-eval's for the sets."""
     sets = {names[name]: entry for name, entry in results["sets"].items()}
     return {
         "results": {name: _figures(name, entry) for name, entry in sets.items()},

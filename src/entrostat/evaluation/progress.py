@@ -58,7 +58,6 @@ class Display:
         self.note(f"{name}: avg@{entry['k']} {value:.3f} over {entry['n']} problems")
 
     def close(self) -> None:
-        """Give the terminal back, also after an error."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

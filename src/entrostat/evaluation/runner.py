@@ -80,7 +80,6 @@ class Sampler(Protocol):
 
 
 def settings_of(one: ProblemSet, config: EvalConfig, sampler: Sampler) -> dict[str, Any]:
-    """What determines a set's responses, and is written beside them."""
     decoding = config.decoding(one.task_name)
     return (
         {"task": one.task_name, "split": one.split, "options": plain(dict(one.options))}
@@ -184,7 +183,6 @@ def line_of(task: Task, problem: int, example: Example, one: Answered) -> dict[s
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: as it is, or as text."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError):

@@ -91,7 +91,6 @@ def _lists(
     weights: ArrayLike | None,
     least: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-    """Values, which responses are right, and weights: [N] each."""
     v, right = np.asarray(value, dtype=float), np.asarray(score, dtype=float) >= 1
     w = np.ones_like(v) if weights is None else np.asarray(weights, dtype=float)
     if v.ndim != 1 or len(v) < least or not v.shape == right.shape == w.shape:

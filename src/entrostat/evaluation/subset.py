@@ -65,13 +65,13 @@ def by_clusters(
 
     with threadpool_limits(1):  # sums of several threads differ in their last bits
         found = KMeans(clusters, n_init=_STARTS, random_state=seed).fit(x)
-    label = found.labels_
-    distance = np.linalg.norm(x - found.cluster_centers_[label], axis=1)
-    count = np.bincount(label, minlength=clusters)
-    rank = np.empty(clusters, int)  # of a cluster by its size, of equal ones by its first prompt
-    first = [int(np.flatnonzero(label == c)[0]) if count[c] else len(x) for c in range(clusters)]
-    rank[sorted(range(clusters), key=lambda c: (-count[c], first[c]))] = np.arange(clusters)
-    order = sorted(range(len(x)), key=lambda i: (rank[label[i]], distance[i], i))
+    distance = np.linalg.norm(x - found.cluster_centers_[found.labels_], axis=1)
+    _, first, label, count = np.unique(
+        found.labels_, return_index=True, return_inverse=True, return_counts=True
+    )
+    # of a cluster by its size, of equal ones by its first prompt
+    rank = np.argsort(np.lexsort((first, -count)))
+    order = np.lexsort((distance, rank[label])).tolist()
     return [
         Chosen(
             i,
@@ -223,10 +223,6 @@ def _kmeans(task: Task, examples: Sequence[Example], config: SubsetConfig) -> li
     return by_clusters(embed(policy, prompts), _size(config), config.clusters, config.seed)
 
 
-def _random(task: Task, examples: Sequence[Example], config: SubsetConfig) -> list[Chosen]:
-    return at_random(len(examples), _size(config), config.seed)
-
-
 def _size(config: SubsetConfig) -> int:
     if config.size is None:
         raise ValueError(f"--by {config.by} needs --size")
@@ -274,5 +270,7 @@ def _responses(path: Path) -> Path:
 
 
 _WAYS: dict[str, Callable[[Task, Sequence[Example], SubsetConfig], list[Chosen]]] = {
-    "kmeans": _kmeans, "random": _random, "pass_rate": _pass_rate,
-}  # fmt: skip
+    "kmeans": _kmeans,
+    "random": lambda task, examples, config: at_random(len(examples), _size(config), config.seed),
+    "pass_rate": _pass_rate,
+}

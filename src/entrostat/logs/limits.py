@@ -12,16 +12,14 @@ from functools import partial
 from typing import Any
 
 from ..control import ProportionalIntegral, Thermostat, at_limit
-from ..control.known_ranges import able
 from ..method.base import Method
 from ..method.compose import built
 from ..method.controlled import Controlled
 from ..method.registry import METHODS
-from ..method.thermostat import HeldEntropy, knob_of
+from ..method.thermostat import HeldEntropy, able, knob_of
 from .lines import number
 
 NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
-KEYS = {"entropy": "entropy/exact", "perplexity": "entropy/perplexity"}  # what a target may be of
 
 
 def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> list[str]:
@@ -42,7 +40,7 @@ def _saturation(
     series, name = partial(_series, metrics), str(table.get("name"))
     method = _rebuilt(table)
     if isinstance(method, HeldEntropy):
-        missed = _missed("entropy", series(KEYS["entropy"]), series("control/target"))
+        missed = _missed(series("entropy/exact"), series("control/target"))
         bound = series("thermostat/bound")
         if not missed or (count := at_limit(bound, 1.0)) is None:
             return ""
@@ -55,16 +53,15 @@ def _saturation(
         return ""
     coefficient, parameter = method.actuator
     law = method.law() if isinstance(method, Controlled) else None
-    signal = law.wanted.signal if isinstance(law, Thermostat) else "entropy"
-    seen, target = series(KEYS[signal]), series(_key(metrics, name, "target"))
-    if not (missed := _missed(signal, seen, target)):
+    seen, target = series("entropy/exact"), series(_key(metrics, name, "target"))
+    if not (missed := _missed(seen, target)):
         return ""
     if isinstance(law, Thermostat):
         ends = series("thermostat/saturated")
         if (count := at_limit(ends, 1.0)) is None:
             return ""
         others = ""
-        if signal == "entropy" and seen and target and seen[0] > 0:
+        if seen and target and seen[0] > 0:
             knobs = able(target[-1] / seen[0], knob_of(name, coefficient))
             who = f"on target_sum {' and '.join(knobs)}"
             who = who if knobs else "none of those measured on target_sum"
@@ -90,15 +87,15 @@ def _saturation(
     )
 
 
-def _missed(signal: str, seen: Sequence[float], target: Sequence[float]) -> str:
-    """That the target cannot be held, and how far off the signal is; "" where it is held."""
+def _missed(seen: Sequence[float], target: Sequence[float]) -> str:
+    """That the target cannot be held, and how far off the entropy is; "" where it is held."""
     half, text = seen[len(seen) // 2 :], "it cannot hold the target"
     if not half or not target:
         return text
     end, wanted = sum(half) / len(half), target[-1]
     if abs(end - wanted) <= NEAR * abs(wanted):
         return ""
-    return f"{text} ({signal} {end:.3g}, target {wanted:.3g} in the second half)"
+    return f"{text} (entropy {end:.3g}, target {wanted:.3g} in the second half)"
 
 
 def _rebuilt(table: Mapping[str, Any]) -> Method | None:

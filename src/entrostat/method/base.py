@@ -194,7 +194,6 @@ class Surrogate(Method):
     ratio_kind: ClassVar[Ratio] = "token"
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Terms of that ratio."""
         return terms.replace(ratio=self.ratio_kind)
 
 
@@ -212,7 +211,6 @@ def within(default: Any, low: float, high: float = 1e12, *, above: bool = False)
 
 @cache
 def _words(cls: type[Method]) -> dict[str, tuple[str, ...]]:
-    """The words that each parameter of a Literal type may be."""
     try:
         hints = get_type_hints(cls)
     except (NameError, AttributeError, TypeError):  # of types that only a type checker knows
@@ -232,7 +230,6 @@ def one_of(who: str, parameter: str, value: str, options: tuple[str, ...]) -> No
 
 
 def unread(method: Method, who: str, mode: str, parameters: tuple[str, ...]) -> None:
-    """Warn of parameters that were set although the mode does not read them."""
     defaults = method.parameters()
     for parameter in parameters:
         value = getattr(method, parameter)

@@ -18,8 +18,8 @@ HOOKS = (
     "stands_for", "required", "over", "controls", "init", "observe", "resamples",
     "influence_sample", "shape", "choose", "prepare", "plan", "local", "metrics",
 )  # fmt: skip
-_OPTIONAL = ("frozen", "abs_kl", "entropy", "ref_kl", "soft")
-_PER_TOKEN = ("advantage", "weight", "ratio_min", "ratio_max", *_OPTIONAL)
+_ALWAYS = ("advantage", "weight", "ratio_min", "ratio_max")
+_PER_TOKEN = (*_ALWAYS, "frozen", "abs_kl", "entropy", "ref_kl", "soft")
 _OPEN = ("ratio_min", "ratio_max")  # infinite where nothing is clipped
 
 Data = TypeVar("Data", TokenBatch, Terms)
@@ -51,7 +51,6 @@ def check_class(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
 
 
 def _check_attributes(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
-    """Refuse a class attribute that says what there is not."""
     for attribute, known, what in (
         ("needs", list(TokenBatch.__dataclass_fields__), "field of TokenBatch"),
         ("hosts", HOSTS, "host"),
@@ -77,7 +76,6 @@ def _check_attributes(who: str, cls: type[Method], bases: Mapping[str, Any]) -> 
 
 
 def _check_hooks(who: str, cls: type[Method]) -> None:
-    """Refuse a hook that could not be called with what an objective hands it."""
     made = object.__new__(cls)  # bound, whatever kind of method; no parameter is looked at
     for hook in HOOKS:
         wanted = list(inspect.signature(getattr(Method(), hook)).parameters)
@@ -101,23 +99,18 @@ def returned(value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
             f"{hook} returned {type(value).__name__}; return the {type(given).__name__} it was "
             "given, or an edited copy"
         )
-    if isinstance(value, TokenBatch) and isinstance(given, TokenBatch):
-        for name in ("rewards", "advantages"):
-            part = getattr(value, name)
-            if part is not None and part is not getattr(given, name):
-                _check_finite(name, part, batch, hook)
-    elif isinstance(value, Terms) and isinstance(given, Terms):
-        for name in _PER_TOKEN:
-            part = getattr(value, name)
-            if part is not getattr(given, name):
-                _check_part(name, part, batch, hook)
+    terms = isinstance(given, Terms)
+    for name in _PER_TOKEN if terms else ("rewards", "advantages"):
+        part = getattr(value, name)
+        if part is getattr(given, name) or (part is None and name not in _ALWAYS):
+            continue
+        if terms:
+            _check_part(name, part, batch, hook)
+        _check_finite(name, part, batch, hook)
     return value
 
 
 def _check_part(name: str, part: Any, batch: TokenBatch, hook: str) -> None:
-    """Refuse a field of the terms that is no [B, T] of its kind."""
-    if part is None and name in _OPTIONAL:
-        return
     shape = list(batch.mask.shape)
     if not isinstance(part, Tensor) or list(part.shape) != shape:
         got = list(part.shape) if isinstance(part, Tensor) else repr(part)
@@ -125,7 +118,6 @@ def _check_part(name: str, part: Any, batch: TokenBatch, hook: str) -> None:
     if (part.dtype == torch.bool) != (name == "frozen"):
         kind = "bool" if name == "frozen" else "numbers"
         raise ValueError(f"{hook}: {name} must be {kind}, got {part.dtype}")
-    _check_finite(name, part, batch, hook)
 
 
 def _check_finite(name: str, part: Tensor, batch: TokenBatch, hook: str) -> None:

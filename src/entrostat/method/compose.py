@@ -9,6 +9,7 @@ from typing import Any
 
 from .._names import unknown
 from ..control import Multiplier, Thermostat, parse_target
+from ..control.target import is_schedule
 from ..core.advantages import ESTIMATORS
 from ..core.loss import Aggregation
 from .base import Method
@@ -16,7 +17,7 @@ from .controlled import Controlled
 from .lookup import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
-from .schedules import is_schedule, parse_schedule, scheduled
+from .schedules import schedule_of, scheduled
 from .thermostat import HeldEntropy
 
 MethodSpec = str | Mapping[str, Any] | Sequence["str | Mapping[str, Any]"]
@@ -142,7 +143,6 @@ def _base(methods: list[Method]) -> str:
 
 
 def _warn_of_other_bases(chain: Chain, base: str) -> None:
-    """Say where interventions ask for different bases: the first one's is taken."""
     first = next((name for name, method in chain if method.base == base), "")
     for name, method in chain:
         if method.base not in (base, Method.base):
@@ -292,7 +292,7 @@ def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
         hint = str(cls.__dataclass_fields__[key].type)
         if is_schedule(value) and "float" in hint and "str" not in hint:
             moving[key] = value
-            given[key] = parse_schedule(f"{name}: {key}", value).at(0.0, 0.0)
+            given[key] = schedule_of(f"{name}: {key}", value).at(0.0, 0.0)
         elif ("None" in hint or "Optional" in hint) and value in (None, "none"):
             given[key] = None  # TOML has no null
         elif kind := _other_kind(value, known[key], hint):

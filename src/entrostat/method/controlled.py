@@ -20,7 +20,6 @@ Law = Multiplicative | Additive | ProportionalIntegral | Thermostat
 
 
 def control_figures(state: ControlState, **values: float) -> dict[str, float]:
-    """`control/NAME` of each value, and `control/target` once there is one."""
     found = values if state.target is None else values | {"target": state.target}
     return {f"control/{name}": value for name, value in found.items()}
 
@@ -81,7 +80,6 @@ class Controlled(Method):
         return law.update(state, seen.need(signal, f"{self._who} with signal={signal!r}"))
 
     def metrics(self, state: Any) -> dict[str, float]:
-        """`control/NAME`, `control/target` and, of a thermostat, what it has learnt."""
         assert self.actuator is not None
         if state is None:
             return {}

@@ -148,7 +148,6 @@ def register(name: str) -> Callable[[_Class], _Class]:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a method, recipe or estimator of that name comes with entrostat."""
     if name in RECIPES or name in ESTIMATORS:
         return True
     return name in METHODS and METHODS[name].__module__.startswith("entrostat.")

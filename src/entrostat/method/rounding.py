@@ -20,7 +20,6 @@ def ceiling(x: float) -> int:
 
 
 def share_of(fraction: float, count: int) -> int:
-    """max(1, floor(fraction * count))."""
     return max(1, floor(fraction * count))
 
 

@@ -108,7 +108,6 @@ class Gtpo(Method):
     replaces_advantages: ClassVar[bool] = True
 
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Token rewards, normalised over each group's tokens."""
         A, mask, group = batch.need("advantages"), batch.mask, batch.need("group")
         H = at_least_float32(batch.need("old_entropy").detach()).to(A.dtype)
         R = batch.need("rewards").detach().to(A.dtype)

@@ -12,29 +12,21 @@ from ..control import Alarm
 def entropy_monitor(
     config: TrainConfig, tell: Callable[[str], None], past: Iterable[Mapping[str, Any]] = ()
 ) -> EntropyMonitor:
-    """That of a run: its band, and its controllers' targets where they are entropies."""
-    targets = [entry.get("target") for entry in config.method if isinstance(entry, Mapping)]
-    alarm = Alarm(config.alarm.low, config.alarm.high)
-    return EntropyMonitor(alarm, tell, past, targets=are_entropies(targets))
-
-
-def are_entropies(targets: Iterable[Any]) -> bool:
-    """Whether no controller's target is a perplexity."""
-    return not any(str(target).startswith("perplexity") for target in targets)
+    """That of a run, with its band."""
+    return EntropyMonitor(Alarm(config.alarm.low, config.alarm.high), tell, past)
 
 
 class EntropyMonitor:
     """Watches the entropy of a run's lines, one after the other (`entrostat.control.Alarm`).
 
     `tell` is given a sentence each time that the alarm is raised, but not for `past` lines of a run
-    that goes on. `targets` says whether the lines' `control/target` is an entropy.
+    that goes on.
     """
 
     def __init__(
-        self, alarm: Alarm, tell: Callable[[str], None], past: Iterable[Mapping[str, Any]] = (),
-        *, targets: bool = True,
-    ) -> None:  # fmt: skip
-        self.alarm, self._tell, self._targets = alarm, tell, targets
+        self, alarm: Alarm, tell: Callable[[str], None], past: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        self.alarm, self._tell = alarm, tell
         for row in past:
             self._see(row)
 
@@ -51,6 +43,6 @@ class EntropyMonitor:
         entropy, target = row.get("entropy/exact"), row.get("control/target")
         if not isinstance(entropy, int | float):
             return False
-        known = self._targets and isinstance(target, int | float)
+        known = isinstance(target, int | float)
         self.alarm = self.alarm.seen(float(entropy), float(target) if known else None)
         return True

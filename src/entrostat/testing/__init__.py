@@ -20,12 +20,12 @@ from typing import Any
 from .._names import unknown
 from ..errors import in_one_line
 from ..method import METHODS, register
-from . import advantages, masked, order, parts, ranks
+from . import advantages, layouts, masked, order, parts
 from .data import contract_data, moved
 from .findings import Broken, Rule
 from .subject import Added, Allowed, Pass, Subject
 
-_ROOMS = (masked, advantages, order, parts, ranks)
+_ROOMS = (masked, advantages, order, parts, layouts)
 RULES: dict[str, Rule] = {
     rule.name: rule for room in _ROOMS for rule in vars(room).values() if isinstance(rule, Rule)
 }

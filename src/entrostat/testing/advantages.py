@@ -76,7 +76,6 @@ def added_gradients(added: Added, aggregation: Aggregation) -> tuple[Tensor, Ten
 
 
 def planned_gradients(found: Pass) -> tuple[Tensor, Tensor]:
-    """Of the terms that a method planned, w.r.t. logp and entropy."""
     terms, batch = found.terms, found.batch
     lp, entropy = (torch.zeros_like(found.loss).expand(batch.mask.shape) for _ in range(2))
     if terms.ref_kl is not None:
@@ -101,11 +100,10 @@ def _slope(d: Tensor, form: str) -> Tensor:
     "Read advantages as [B, T], which they are in `prepare`.",
 )
 def one_advantage_each(subject: Subject) -> None:
-    """Advantages [B], and the same as [B, T]."""
     A = torch.tensor([1.0, -0.5, 2.0, 0.0, -1.0, 0.3], dtype=torch.float64)
     one = subject.run(contract_data() | {"advantages": A})
     each = subject.run(contract_data() | {"advantages": A[:, None].expand(6, 5)})
-    same_pass(each, one, "with advantages [B, T]", rtol=0, atol=0)
+    same_pass(each, one, "with advantages [B, T]", exact=True)
     expect(bool(one.gradients[0].any()), "no token gets a gradient from given advantages")
 
 
@@ -150,7 +148,6 @@ def _kl_to_itself(subject: Subject, found: Pass) -> float:
     "Look for a logarithm of a ratio or a division by log p - log p0, which is 0 there.",
 )
 def on_policy(subject: Subject) -> None:
-    """The current policy is the old one."""
     data = contract_data()
     data |= {"logp": data["old_logp"], "entropy": data["old_entropy"]}
     for aggregation in AGGREGATIONS:

@@ -42,7 +42,6 @@ def rule(says: str, fix: str) -> Callable[[Callable[[Subject], None]], Rule]:
 
 
 def expect(held: bool, finding: str) -> None:
-    """Raise a finding unless what was expected held."""
     if not held:
         raise Broken(finding)
 
@@ -83,33 +82,27 @@ def same_pass(
     clean: Pass,
     when: str,
     rows: Any = slice(None),
-    rtol: float = CLOSE["rtol"],
-    atol: float = CLOSE["atol"],
+    exact: bool = False,
 ) -> None:
     """Hold the rows and columns of a pass that another has to that one's loss and gradients."""
-    T = clean.logp.shape[1]
-    alike("the loss", got.loss, clean.loss, when, rtol, atol)
+    T, close = clean.logp.shape[1], {} if exact else CLOSE
+    alike("the loss", got.loss, clean.loss, when, **close)
     for name, mine, theirs in zip(LEAVES, got.gradients, clean.gradients, strict=True):
-        alike(f"the gradient of {name}", mine[rows][:, :T], theirs, when, rtol, atol)
+        alike(f"the gradient of {name}", mine[rows][:, :T], theirs, when, **close)
     per_token = got.out.per_token[rows][:, :T].detach()
-    alike("the loss of a token", per_token, clean.out.per_token.detach(), when, rtol, atol)
-    same_figures(got.figures, clean.figures, when, rtol, atol)
+    alike("the loss of a token", per_token, clean.out.per_token.detach(), when, **close)
+    same_figures(got.figures, clean.figures, when, exact)
 
 
 def same_figures(
-    got: dict[str, Tensor],
-    expected: dict[str, Tensor],
-    when: str,
-    rtol: float = CLOSE["rtol"],
-    atol: float = CLOSE["atol"],
+    got: dict[str, Tensor], expected: dict[str, Tensor], when: str, exact: bool = False
 ) -> None:
-    """Hold logged figures to others."""
     expect(
         got.keys() == expected.keys(),
         f"{when} the figures {sorted(got.keys() ^ expected.keys())} come or go",
     )
     for key, value in expected.items():
-        alike(f"the figure {key}", got[key], value, when, rtol, atol)
+        alike(f"the figure {key}", got[key], value, when, **({} if exact else CLOSE))
 
 
 LEAVES = ("logp", "entropy")

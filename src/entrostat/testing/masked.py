@@ -19,7 +19,6 @@ _REDUCE = (
 
 @rule("Entries at mask 0 change nothing, whatever stands there.", _REDUCE)
 def masked(subject: Subject) -> None:
-    """NaN, infinities and 1e30 at masked places of every field."""
     inside = MASK.bool()
     kinds = torch.tensor([math.nan, math.inf, -math.inf, 1e30], dtype=torch.float64)
     data = contract_data()
@@ -37,7 +36,7 @@ def masked(subject: Subject) -> None:
             "which the method trains",
         )
         dirty = subject.run(filled, aggregation)
-        same_pass(dirty, clean, when, rtol=0, atol=0)
+        same_pass(dirty, clean, when, exact=True)
         for name, mine in zip(LEAVES, dirty.gradients, strict=True):
             alike(f"the gradient of {name} at mask 0", mine[~inside], 0 * mine[~inside], when)
         per_token = dirty.out.per_token.detach()[~inside]
@@ -46,13 +45,12 @@ def masked(subject: Subject) -> None:
 
 @rule("Advantages that are given are not read at mask 0 either.", _REDUCE)
 def masked_advantages(subject: Subject) -> None:
-    """NaN and infinity at masked places of advantages [B, T]."""
     data = contract_data()
     A = torch.linspace(-1, 2, 30, dtype=torch.float64).view(6, 5)
     junk = torch.tensor([math.nan, math.inf], dtype=torch.float64)[torch.arange(30) % 2].view(6, 5)
     clean = subject.run(data | {"advantages": A})
     dirty = subject.run(data | {"advantages": torch.where(MASK.bool(), A, junk)})
-    same_pass(dirty, clean, "with NaN and infinity at masked places", rtol=0, atol=0)
+    same_pass(dirty, clean, "with NaN and infinity at masked places", exact=True)
 
 
 @rule(
@@ -61,7 +59,6 @@ def masked_advantages(subject: Subject) -> None:
     "batch.whole.tokens and batch.whole.sequences those of all.",
 )
 def padding(subject: Subject) -> None:
-    """Three more columns, two more rollouts."""
     lengths = [(aggregation, None) for aggregation in AGGREGATIONS]
     for aggregation, max_length in (*lengths, ("seq_mean_token_sum_norm", 8)):
         padded = {}
@@ -85,11 +82,10 @@ def padding(subject: Subject) -> None:
     "Read batch.mask, which is bool whatever was given, and copy no mask into the state.",
 )
 def mask_dtypes(subject: Subject) -> None:
-    """bool, float32 and uint8 beside int64."""
     clean = subject.clean()
     for dtype in (torch.bool, torch.float32, torch.uint8):
         other = subject.run(contract_data() | {"mask": MASK.to(dtype)})
-        same_pass(other, clean, f"with a mask of {dtype}", rtol=0, atol=0)
+        same_pass(other, clean, f"with a mask of {dtype}", exact=True)
 
 
 @rule(
@@ -97,7 +93,6 @@ def mask_dtypes(subject: Subject) -> None:
     "Guard divisions by a number of tokens: max(1, batch.whole.tokens).",
 )
 def no_tokens(subject: Subject) -> None:
-    """All masked."""
     for aggregation in AGGREGATIONS:
         when = f"without a token ({aggregation})"
         found = subject.run(contract_data() | {"mask": torch.zeros(6, 5)}, aggregation)

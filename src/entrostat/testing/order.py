@@ -16,7 +16,6 @@ _SEEDS = range(8)
 
 
 def reordered(data: Data) -> Data:
-    """The same rollouts in another order."""
     return {key: value[ORDER] for key, value in data.items()}
 
 
@@ -88,7 +87,7 @@ def repeatable(subject: Subject) -> None:
     objective = subject.objective()
     state, noise = objective.state_dict(), torch.random.get_rng_state()
     first, second = Pass(objective, data), Pass(objective, data)
-    same_pass(second, first, "at a second call", rtol=0, atol=0)
+    same_pass(second, first, "at a second call", exact=True)
     expect(objective.state_dict() == state, "prepare, plan or loss changed the state")
     expect(
         torch.equal(torch.random.get_rng_state(), noise), "torch's global generator was drawn from"
@@ -103,7 +102,6 @@ def repeatable(subject: Subject) -> None:
     "is a tensor of shape [].",
 )
 def no_gradient(subject: Subject) -> None:
-    """Terms, advantages and figures."""
     found = subject.clean()
     for name, value in vars(found.terms).items():
         if isinstance(value, torch.Tensor):
@@ -121,14 +119,13 @@ def no_gradient(subject: Subject) -> None:
     "to_dict gives every number that observe and the hooks read, and from_dict takes them back.",
 )
 def state(subject: Subject) -> None:
-    """Saved after three iterations, restored, three more."""
     one = subject.objective()
     two = subject.fresh(one.aggregation)
     two.load_state_dict(json.loads(json.dumps(one.state_dict())))
     for count, entropy in enumerate((0.7, 0.1, 0.5)):
         when = f"{count} iterations after it was restored"
         expect(two.metrics() == one.metrics(), f"{when} metrics() differ")
-        same_pass(Pass(two, contract_data()), Pass(one, contract_data()), when, rtol=0, atol=0)
+        same_pass(Pass(two, contract_data()), Pass(one, contract_data()), when, exact=True)
         for objective in (one, two):
             observe(objective, entropy, 0.8)
     expect(two.state_dict() == one.state_dict(), "three iterations later the states differ")
@@ -163,7 +160,6 @@ def reads_current(subject: Subject) -> None:
     "once, before its first update.",
 )
 def prepare_reads_the_old(subject: Subject) -> None:
-    """Another current policy, the same advantages."""
     objective, data = subject.objective(), contract_data()
     other = data | {"logp": data["ref_logp"] - 1, "entropy": 2 * data["entropy"]}
     first, second = (objective.prepare(TokenBatch(**d)).need("advantages") for d in (data, other))
@@ -175,7 +171,6 @@ def prepare_reads_the_old(subject: Subject) -> None:
     "Add the field to `needs`, so that a host without it refuses the method before the run.",
 )
 def needs(subject: Subject) -> None:
-    """The batch without the fields that are not declared."""
     objective, data = subject.objective(), contract_data()
     always = {"logp", "old_logp", "mask", "rewards", "group"}
     kept = {key: value for key, value in data.items() if key in always | objective.needs}
@@ -186,4 +181,4 @@ def needs(subject: Subject) -> None:
         raise Broken(
             f"without {', '.join(left)} it raises {type(error).__name__}: {error}"
         ) from error
-    same_pass(bare, subject.clean(), f"without {', '.join(left)}", rtol=0, atol=0)
+    same_pass(bare, subject.clean(), f"without {', '.join(left)}", exact=True)

@@ -30,7 +30,6 @@ _FLOAT32 = (
     "[B, T].",
 )
 def micro_batches(subject: Subject) -> None:
-    """Cut into single rows, and into three unequal parts."""
     for aggregation, split in product(AGGREGATIONS, _SPLITS):
         when = f"cut into {len(split)} micro-batches ({aggregation})"
         whole, objective = subject.clean(aggregation), subject.objective(aggregation)
@@ -51,7 +50,6 @@ def micro_batches(subject: Subject) -> None:
 
 @rule("bf16 and fp16 are computed in float32.", _FLOAT32)
 def half_precision(subject: Subject) -> None:
-    """Half-precision inputs give what the same numbers in float32 give."""
     dtypes = (torch.bfloat16, torch.float16, torch.bfloat16)
     for aggregation, dtype in zip(AGGREGATIONS, dtypes, strict=True):
         when = f"from {dtype} ({aggregation})"
@@ -70,7 +68,6 @@ def half_precision(subject: Subject) -> None:
 
 @rule("float64 stays float64, and float32 comes close to it.", _FLOAT32)
 def wider_precision(subject: Subject) -> None:
-    """Both, and their difference."""
     for aggregation in AGGREGATIONS:
         wide = subject.clean(aggregation)
         narrow = subject.run(contract_data(torch.float32), aggregation)
@@ -83,7 +80,6 @@ def wider_precision(subject: Subject) -> None:
 
 
 def _all_of(found: Pass, dtype: torch.dtype, when: str) -> None:
-    """Advantages, every number of the terms, the loss and the figures."""
     numbers = {"advantages": found.batch.need("advantages"), "the loss": found.loss}
     numbers |= {"the loss of a token": found.out.per_token}
     numbers |= {f"{k} of the terms": v for k, v in vars(found.terms).items() if _is_float(v)}

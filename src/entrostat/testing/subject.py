@@ -122,14 +122,12 @@ class Subject:
     def fresh(
         self, aggregation: Aggregation | None = None, max_length: int | None = None, **params: Any
     ) -> Objective:
-        """A new objective, whose controllers have seen nothing."""
         given = self.params | params
         return make_objective(self.spec, aggregation=aggregation, max_length=max_length, **given)
 
     def objective(
         self, aggregation: Aggregation = "token_mean", max_length: int | None = None
     ) -> Objective:
-        """An objective whose controllers, if any, have moved."""
         return moved(self.fresh(aggregation, max_length))
 
     def run(
@@ -139,7 +137,6 @@ class Subject:
         max_length: int | None = None,
         seed: int = 5,
     ) -> Pass:
-        """A pass over a batch."""
         return Pass(self.objective(aggregation, max_length), data, seed)
 
     def clean(self, aggregation: Aggregation = "token_mean", max_length: int | None = None) -> Pass:
@@ -151,7 +148,6 @@ class Subject:
 
 
 def equal_terms(a: Terms, b: Terms) -> bool:
-    """Whether two plans are the same to the bit."""
     return all(_equal(value, vars(b)[name]) for name, value in vars(a).items())
 
 

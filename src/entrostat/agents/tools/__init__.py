@@ -14,7 +14,7 @@ from typing import Any
 from ..._names import unknown
 from ...sandbox import Session
 from ...tasks.base import Example
-from ..python_tool import SUBMIT, Notebook, PythonTool, shown
+from ..python_tool import SUBMIT, PythonTool, shown
 from .calendar import CALENDAR
 from .database import DATABASE
 from .files import FILES
@@ -97,12 +97,11 @@ class Tools:
         return Example(prompt, answer=instance.answer, data=data)
 
     def environment(self, example: Example) -> PythonTool:
-        """A notebook with the task's world in it."""
         split, index = example.data["split"], example.data["index"]
         kind, _, instance = self.instances(split)[index]
         world = WORLDS[kind]
 
-        def judge(notebook: Notebook, submitted: Any) -> list[bool]:
+        def judge(notebook: Session, submitted: Any) -> list[bool]:
             try:
                 return checks(instance, world.read(notebook), submitted)
             except (ValueError, LookupError, TypeError, RecursionError):

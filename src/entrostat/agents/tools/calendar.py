@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from ..python_tool import Notebook
+from ...sandbox import Session
 from .world import PEOPLE, Instance, State, World
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri")
@@ -97,7 +97,7 @@ def setup(state: State) -> str:
     return f"{_API}\n_save({events!r})\n"
 
 
-def read(notebook: Notebook) -> State:
+def read(notebook: Session) -> State:
     """Title -> [day, start, end, people]; all of these where a title comes twice."""
     found: dict[str, list[Any]] = {}
     for event in json.loads(notebook.files()[_FILE]):

@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from ..python_tool import Notebook
+from ...sandbox import Session
 from .world import CITIES, PEOPLE, Instance, State, World
 
 TABLES = {
@@ -48,7 +48,7 @@ def setup(state: State) -> str:
     )
 
 
-def read(notebook: Notebook) -> State:
+def read(notebook: Session) -> State:
     """Rows by "table/id", as they are committed.
 
     The policy's own interpreter says it. It may lie as it may write, for it does not know what is

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ..python_tool import SUBMITTED, Notebook
+from ...sandbox import Session
+from ..python_tool import SUBMITTED
 from .world import CITIES, PEOPLE, Instance, State, World
 
 ABOUT = "The files of the task are in the current directory. Leave no other files behind."
@@ -24,7 +25,7 @@ def setup(state: State) -> str:
     )
 
 
-def read(notebook: Notebook) -> State:
+def read(notebook: Session) -> State:
     files = notebook.files()
     return {path: text.rstrip() for path, text in files.items() if path != SUBMITTED}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..python_tool import Notebook
+from ...sandbox import Session
 
 # what there is, by name: path -> text, table/key -> row, title -> event; values as JSON has them
 State = dict[str, Any]
@@ -38,7 +38,7 @@ class World:
     about: str  # what the policy has at hand, as the prompt says it
     setup: Callable[[State], str]  # the code that makes a state in a new notebook
     # the state of a notebook, as data; it may raise at what the policy has left
-    read: Callable[[Notebook], State]
+    read: Callable[[Session], State]
     # by name: the difficulty (1, 2 or 3: a step, several, several that build on one another) and
     # what draws an instance
     templates: Mapping[str, tuple[int, Template]]

@@ -209,7 +209,7 @@ def authority(subject: Subject) -> Finding:
         if law is None:  # also of a gate on entropy, which is a check of its own
             continue
         target = parse_target(getattr(law, "target", None))
-        if target.signal != "entropy" or (state.target is None and target.constant):
+        if state.target is None and target.constant:
             continue
         levels = [level.of(first) for level in target.levels]
         low, high = min(levels), max(levels)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from ...config import TrainConfig
 from ...control import Thermostat, parse_target
-from ...control.known_ranges import FAILED, able
 from ...core.advantages import NEED_PAIRS
 from ...core.objective import Objective, make_objective
 from ...core.probe import ONE_UPDATE, idle_at_one, probe
 from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
-from ...method.thermostat import knob_of
+from ...method.thermostat import FAILED, able, knob_of
 from ...models.rounding import FIX, rounds
 from ..checks import Finding, wrong
 
@@ -118,7 +117,7 @@ def authority(plan: Plan) -> Finding | None:
         knob = knob_of(name, method.actuator[0])
         share = min((level.value for level in target.levels if level.relative), default=0.0)
         least = FAILED.get(knob, math.inf)
-        if isinstance(law, Thermostat) and target.signal == "entropy" and share >= least:
+        if isinstance(law, Thermostat) and share >= least:
             others = " or ".join(able(share, knob))
             return wrong(
                 f"{name}: {knob} is asked to hold {share:g}x of the first entropy; on target_sum "

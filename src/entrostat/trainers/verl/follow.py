@@ -17,8 +17,7 @@ from typing import Any
 from ...config import TrainConfig
 from ...data.prompts import example
 from ...evaluation.eval_sets import ResolvedEvalSet
-from ...evaluation.in_training import count_right, head_of, line_of
-from ...evaluation.in_training import row_of as evaluation_row
+from ...evaluation.in_training import summarized
 from ...logs.lines import JsonLines
 from ...runs.best_checkpoint import BestCheckpoint
 from ...runs.progress import Progress, figures
@@ -164,20 +163,14 @@ def evaluated(
         k, prompts = one.config.eval.samples, dict(sorted(found[one.name].items()))
         if not prompts:
             continue
-        right = [[float(a["score"]) for a in given] for given in prompts.values()]
-        right = [(scores + [0.0] * k)[:k] for scores in right]
-        counts = [
-            count_right(one.task, [a["completion"] for a in given], [a["score"] for a in given],
-                        iteration)
-            for given in prompts.values()
-        ]  # fmt: skip
         failed = sum(int(a["failed"]) for given in prompts.values() for a in given)
-        row = evaluation_row(one, iteration, right, counts)
+        lost = {"completion": "", "score": 0.0}
+        whole = [(given + [lost] * k)[:k] for given in prompts.values()]
+        row, of_prompts = summarized(
+            one, iteration, {i: example(one.task, i, one.split) for i in prompts},
+            [[a["completion"] for a in given] for given in whole],
+            [[float(a["score"]) for a in given] for given in whole],
+        )  # fmt: skip
         rows.append(row | ({"failed": failed} if failed else {}))
-        lines += [
-            head_of(one, iteration)
-            | {"prompt": index}
-            | line_of(example(one.task, index, one.split), count, k)
-            for index, count in zip(prompts, counts, strict=True)
-        ]
+        lines += of_prompts
     return rows, lines

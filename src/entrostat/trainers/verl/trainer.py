@@ -32,7 +32,7 @@ from ...core.batch import TokenBatch
 from ...dynamics import online
 from ...logs.files import atomic
 from ...logs.rollouts import save_rollouts
-from ...runs.entropy_monitor import EntropyMonitor, are_entropies
+from ...runs.entropy_monitor import EntropyMonitor
 from ..hold import Hold
 from .checkpoints import LINE
 from .completions import read
@@ -81,9 +81,8 @@ class EntropyTrainer(PPOTrainerSync):
         """Watch entropy from here on, after these iterations; an alarm goes to veRL's log."""
         path = self.config.data.get("entrostat")
         alarm = Alarm(**({} if path is None else read(path).alarm))
-        targets = [getattr(method, "target", None) for method in self.objective.methods]
         self._past = past
-        self._monitor = EntropyMonitor(alarm, logger.warning, past, targets=are_entropies(targets))
+        self._monitor = EntropyMonitor(alarm, logger.warning, past)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
