@@ -25,7 +25,7 @@ _KEPT = {
     ("hosts.lab", "data"): "prompts scoring seeds",
     ("hosts.lab", "evaluation"): "evaluator",
     ("hosts.lab", "models"): "attention head packing policy prepacked pretrain rollout stops",
-    ("hosts.lab", "runs"): "checkpoint dump progress resume run_directory schedule",
+    ("hosts.lab", "runs"): "checkpoint progress resume run_directory schedule",
     ("models", "model_files"): "catalogue convert download fetch names",
 }
 MOVED = {
@@ -51,6 +51,7 @@ MOVED = {
     "hosts.lab.clock": "runs.run_writer",
     "hosts.lab.economy": "models.stops",
     "hosts.lab.embeddings": "models.policy_evaluator",
+    "hosts.lab.dump": "trainers.dump",
     "hosts.lab.evaluation": "evaluation.in_training",
     "hosts.lab.graphed": "models.kv_cache",
     "hosts.lab.held_out": "evaluation.eval_sets",

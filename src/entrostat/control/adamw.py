@@ -44,6 +44,7 @@ class Coming:
 
     @cached_property
     def products(self) -> tuple[float, float, float]:
+        """<g, g>, <g, h> and <h, h>."""
         rows = (tensors for tensors, _, _ in self._pieces)
         terms = [(dot(g, g), dot(g, h), dot(h, h)) for _, g, h, _, _ in rows]
         gg, gh, hh = (float(sum(each)) for each in zip(*terms, strict=True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .target import Level, parse_target
+from .target import Level, plain_target
 from .trend import Array, Trend
 
 AHEAD = 60  # iterations
@@ -148,10 +148,7 @@ class Alarm:
 
 
 def _end(name: str, spec: float | str) -> Level:
-    target = parse_target(spec, f"alarm: {name}")
-    if not target.constant:
-        raise ValueError(f"alarm: {name} must be nats or a share (0.5x), got {spec!r}")
-    return target.levels[0]
+    return plain_target(spec, f"alarm: {name}").levels[0]
 
 
 def _when(outside: Array, quantile: float) -> int | None:

@@ -170,6 +170,7 @@ class MultiplierState(ControlState):
 
     @property
     def bias(self) -> float:
+        """Change of an iteration that first order does not explain, nats."""
         return sum(self.mean[2:])
 
     def _filtered(self, mean: Array, covariance: Array, **others: Any) -> MultiplierState:
@@ -198,6 +199,9 @@ class Multiplier:
 
     target: TargetSpec = None
     side: str = "both"
+
+    def __post_init__(self) -> None:
+        parse_target(self.target)
 
     @property
     def wanted(self) -> Target:

@@ -16,10 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 TargetSpec = float | str | None
-_FORMS = (
-    "an entropy in nats >= 0 (0.7), a share of the first iteration's (0.8x), 'linear 1x 0.6x', "
-    "'cosine 1x 0.6x' or 'points 0:1x 0.5:0.8x 1:0.6x', times rising from 0 to 1"
-)
+_PLAIN = "an entropy in nats >= 0 (0.7) or a share of the first iteration's (0.8x)"
+_CHANGING = "'linear 1x 0.6x', 'cosine 1x 0.6x', 'points 0:1x 0.5:0.8x 1:0.6x' (times from 0 to 1)"
 
 
 @dataclass(frozen=True)
@@ -86,21 +84,19 @@ class Target:
         return values[i] + share * (values[i + 1] - values[i])
 
 
-def parse_target(spec: TargetSpec, who: str = "") -> Target:
+def parse_target(spec: TargetSpec, who: str = "controller") -> Target:
     """Read a target as a user writes it; None is the first iteration's own, `1x`.
 
     Raises:
-        ValueError: it is none of the forms, a level is negative or no number, or times do not rise.
-            The message begins with `who`.
+        ValueError: it is none of the forms, a level is negative or no number, or times do not rise;
+            begins with `who`.
     """
-    spec = "1x" if spec is None else spec
     try:
         if is_schedule(spec):
             return parse_schedule(str(spec), _level)
-        return Target((0.0,), (_level(spec),))
+        return Target((0.0,), (_level("1x" if spec is None else spec),))
     except (TypeError, ValueError):
-        prefix = f"{who}: " if who else ""
-        raise ValueError(f"{prefix}target must be {_FORMS}, got {spec!r}") from None
+        raise ValueError(f"{who}: target must be {_PLAIN}, or {_CHANGING}; got {spec!r}") from None
 
 
 def is_schedule(value: Any) -> bool:
@@ -131,13 +127,12 @@ def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
     Raises:
         ValueError: it cannot be read, or is a schedule; begins with `who`.
     """
-    found = parse_target(spec, who)
-    if not found.constant:
+    try:
+        return Target((0.0,), (_level("1x" if spec is None else spec),))
+    except (TypeError, ValueError):
         raise ValueError(
-            f"{who}: target {spec!r}: schedules are for the thermostat; here it is a number of "
-            "nats or a share of the first entropy (0.8x)"
-        )
-    return found
+            f"{who}: target must be {_PLAIN}, got {spec!r}; schedules are for the thermostat"
+        ) from None
 
 
 def held_target(spec: TargetSpec, known: float | None, entropy: float) -> float:
@@ -149,8 +144,8 @@ def held_target(spec: TargetSpec, known: float | None, entropy: float) -> float:
 
 
 def _level(text: str | float) -> Level:
-    relative = isinstance(text, str) and text.endswith("x")
-    value = float(text.removesuffix("x")) if isinstance(text, str) else text
+    relative = isinstance(text, str) and text.strip().endswith("x")
+    value = float(text.strip().removesuffix("x")) if isinstance(text, str) else text
     if isinstance(value, bool) or not (math.isfinite(value) and value >= 0):
         raise ValueError
     return Level(float(value), relative)

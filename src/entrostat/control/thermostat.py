@@ -126,7 +126,7 @@ class Thermostat:
         low, high = self.range.low, self.range.high
         if not low <= self.start <= high:
             raise ValueError(f"controller: start must be in [{low:g}, {high:g}], got {self.start}")
-        parse_target(self.target, "controller")
+        parse_target(self.target)
 
     @property
     def wanted(self) -> Target:

@@ -57,7 +57,7 @@ class Trend:
     weight: Array = field(default_factory=lambda: np.zeros(len(_GRID)))
 
     def seen(self, entropy: float) -> Trend:
-        """The trend after one more iteration; an entropy that is not finite teaches nothing."""
+        """The trend after one more entropy, nats; one not finite, or below 0, teaches nothing."""
         if not math.isfinite(entropy) or entropy < 0:
             return self
         first = self.first if self.count else max(entropy, 1e-6)

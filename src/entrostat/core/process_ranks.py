@@ -4,29 +4,21 @@
     terms = objective.plan(batch, shared_generator(seed, step))     # its own rows, decided as one
 
 Methods ask all ranks for a few numbers (`entrostat.core.distributed`); `ProcessGroup` carries them.
-Tokens are put together for one purpose only, a dump: `gather_batch`. Without a process group all of
-this is the identity.
-
-Shapes: B rollouts of a rank, T its tokens at most, A rollouts of all; B and T may differ by rank.
+Without a process group all of this is the identity.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.functional import pad
 
-from .batch import TokenBatch, at_least_float32
 from .distributed import Array, Communicator
-
-_TENSORS = [f.name for f in fields(TokenBatch) if f.name not in ("ranks", "reward_weights")]
 
 
 class ProcessGroup(Communicator):
@@ -76,49 +68,6 @@ class ProcessGroup(Communicator):
 def ranks(process_group: Any = None, device: torch.device | str = "cpu") -> Communicator:
     """The processes of a group; one where torch.distributed is not in use, or the group has one."""
     return ProcessGroup(process_group, device) if _world(process_group) > 1 else Communicator()
-
-
-def gather_batch(batch: TokenBatch, process_group: Any = None) -> TokenBatch:
-    """The batches of all ranks as one [A, T], in the order of the ranks, on each of them.
-
-    Every rank of the process group has to call it. Nothing in the whole carries a gradient; bf16
-    and fp16 become float32.
-
-    Args:
-        batch: this rank's; all ranks fill the same fields with the same dtypes.
-        process_group: of torch.distributed; None is the default one. Where torch.distributed is
-            not in use, or the group has one rank, the batch itself is returned, detached.
-    """
-    given = {name: getattr(batch, name) for name in _TENSORS}
-    mine: dict[str, Any] = {
-        name: at_least_float32(x.detach()) for name, x in given.items() if x is not None
-    }
-    whole: dict[str, Any] = {"reward_weights": batch.reward_weights}
-    world = _world(process_group)
-    if world == 1:
-        return TokenBatch(**mine, **whole)
-    everyone: list[dict[str, Tensor]] = [{}] * world
-    sent = {name: x.cpu() for name, x in mine.items()}
-    dist.all_gather_object(everyone, sent, group=process_group)
-    _check_alike(everyone)
-    width = max(theirs["mask"].shape[1] for theirs in everyone)
-    for name in mine:
-        parts = [theirs[name] for theirs in everyone]
-        if parts[0].ndim == 2 and name != "reward_parts":
-            parts = [pad(part, (0, width - part.shape[1])) for part in parts]
-        whole[name] = torch.cat(parts).to(batch.mask.device)
-    return TokenBatch(**whole)
-
-
-def _check_alike(everyone: list[dict[str, Tensor]]) -> None:
-    kinds = [{name: (x.dtype, x.ndim) for name, x in theirs.items()} for theirs in everyone]
-    for rank, theirs in enumerate(kinds):
-        odd = [name for name in _TENSORS if theirs.get(name) != kinds[0].get(name)]
-        if odd:
-            raise ValueError(
-                f"gather_batch: ranks 0 and {rank} differ in {odd[0]} (missing on one, or another "
-                "dtype or number of dimensions); fill the same fields alike on every rank"
-            )
 
 
 def shared_generator(seed: int, *stream: int | str) -> torch.Generator:

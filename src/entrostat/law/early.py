@@ -228,7 +228,8 @@ def rivals(entropy: ArrayLike, score: ArrayLike, share: float = SHARE) -> tuple[
         if moves(x[:first]):
             c, d, _, _ = least_squares(x[:first], r[:first])
             later = rms(r[first:] - c - d * x[first:])
-        found.append(Rival(of, rms(least_squares(x, r)[2]), later))
+        c, d, _, _ = least_squares(x, r)
+        found.append(Rival(of, rms(r - c - d * x), later))
     return tuple(found)
 
 

@@ -210,7 +210,7 @@ def _evaluation(run: Run, name: str) -> _Figure | None:
     """A figure of the evaluations, FIGURE of the first split or SPLIT/FIGURE, by policy."""
     split, _, figure = name.rpartition("/")
     split = split or next(iter(sets_of(run)), "")
-    rows = [row for row in run.evaluation if str(row.get("split")) == split]
+    rows = [row for row in run.evaluation if str(row.get("split", "")) == split]
     found = [(row, number(row.get(figure))) for row in rows]
     values = {row["iteration"]: value for row, value in found if value is not None}
     if not values:

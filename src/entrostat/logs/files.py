@@ -101,8 +101,8 @@ def sync(path: Path) -> None:
 
 def dump_files(folder: Path) -> dict[int, Path]:
     """Iteration -> the file of its rollouts in a folder."""
-    files = {int(p.stem): p for p in folder.glob("*.safetensors") if p.stem.isdigit()}
-    return dict(sorted(files.items()))
+    files = [p for p in folder.glob("*.safetensors") if p.stem.isascii() and p.stem.isdecimal()]
+    return {int(p.stem): p for p in sorted(files, key=lambda p: int(p.stem))}
 
 
 def in_bytes(count: float) -> str:

@@ -71,7 +71,7 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
     # that made them knows that they belong together
     settings = {
         str(i): {"group": run.group, "source": run.source}
-        | ({} if run.group is not None else run.config or {"alone": i})
+        | ({"alone": i} if not run.config else {} if run.group is not None else run.config)
         for i, run in enumerate(runs)
     }
     groups = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,10 +25,9 @@ class Arm:
 
     @classmethod
     def of(cls, config: TrainConfig) -> Arm:
-        with warnings.catch_warnings(action="ignore"):  # the run says them itself
-            objective = make_objective(
-                config.method, advantage=config.advantage, aggregation=config.optim.aggregation
-            )
+        objective = make_objective(
+            config.method, advantage=config.advantage, aggregation=config.optim.aggregation
+        )
         pairs = list(zip(objective.names, objective.methods, strict=True))
         surrogate = next(repr(method) for _, method in pairs if method.kind == "surrogate")
         return cls(

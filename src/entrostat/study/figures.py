@@ -89,7 +89,7 @@ def read_figure(where: str, table: Any) -> Figure:
     at = table.get("at", "last")
     if isinstance(at, float) and 0 < at < 1:
         return Figure(kinds[0], table[kinds[0]], at)
-    if at not in PLACES:
+    if not isinstance(at, str) or at not in PLACES:
         raise ValueError(
             f"{where}: {unknown('place', str(at), PLACES)} A share of the run is between 0 and 1."
         )

@@ -343,7 +343,8 @@ def doubts_told(found: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 def _print_sizes(sizes: BySize) -> None:
     say("\ncoefficients against the model's size: intercept + slope ln(parameters)")
     for name, line in (("a", sizes.law.a), ("b", sizes.law.b)):
-        say(f"{name}: slope {line.slope:+.4f}, intercept {line.intercept:.3f}, R² {line.r2:.2f}")
+        fit = f"intercept {line.intercept:.3f}, R² {_decimals(line.r2, 2)}"
+        say(f"{name}: slope {line.slope:+.4f}, {fit}")
     for out in sizes.left_out:
         say(
             f"{out.size:.3g} parameters, by the lines through the other sizes: a {out.a:.3f}, "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -203,7 +204,9 @@ def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[U
                 config = study.runs[run]
                 rest = {k: v for k, v in dataclasses.asdict(config).items() if k not in _NEITHER}
                 begins = origin.after and (study.origins[origin.after].group, origin.start)
-                there[origin.group] = _Setting(config, Arm.of(config), (rest, begins))
+                with warnings.catch_warnings(action="ignore"):  # the run says them itself
+                    arm = Arm.of(config)
+                there[origin.group] = _Setting(config, arm, (rest, begins))
         known = methods()  # now with those of the user's own that these settings name
         for name, setting in there.items():
             for method in names_of(setting.config.method):

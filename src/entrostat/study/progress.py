@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PAUSE = 0.3  # seconds between two looks
 SPEAK = 15.0  # seconds between lines where there is no terminal
+_FEW = 12  # trainings up to which each keeps its bar
 
 
 class Bars:
@@ -34,7 +35,7 @@ class Bars:
         )  # fmt: skip
         self._sizes = {a: each.config.iterations for a, each in plan.trainings.items()}
         self._reached = {a: last_iteration(each.path) for a, each in plan.trainings.items()}
-        self._at_start = sum(self._reached.values())
+        self._at_start: int | None = None
         total = sum(self._sizes.values())
         several = len(self._sizes) > 1
         self._all = self._progress.add_task("all", total=total, visible=several, figures="")
@@ -48,11 +49,11 @@ class Bars:
         self._tell(state)
         speak = not self._console.is_terminal and time.monotonic() - self._said > SPEAK
         self._reached |= {address: self._sizes[address] for address in state.done}
-        for address in self._bars.keys() - state.working:
+        for address in self._bars.keys() - state.working if len(self._sizes) > _FEW else ():
             self._progress.remove_task(self._bars.pop(address))
         for address in self._sizes:
-            if address in state.working:
-                self._show(address, speak)
+            if address in state.working or len(self._sizes) <= _FEW:
+                self._show(address, speak and address in state.working)
         self._show_all(state, speak)
         if speak:
             self._said = time.monotonic()
@@ -80,6 +81,8 @@ class Bars:
 
     def _show_all(self, state: State, speak: bool) -> None:
         reached = sum(self._reached.values())
+        if self._at_start is None:
+            self._at_start = reached
         words = f"{len(state.done)} of {len(self._sizes)} runs"
         words += f", {len(state.failed)} failed" if state.failed else ""
         self._progress.update(self._all, completed=reached, figures=words)

@@ -257,7 +257,9 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
         path = plan.trainings[address].path
         seconds += sum(read_run(path).series("time/iteration")[1])
         about = read_json(path / "environment.json")
-        said = about | about.get("versions", {}) | {"commit": str(about.get("git") or "")[:12]}
+        versions = about.get("versions")
+        said = about | (versions if isinstance(versions, dict) else {})
+        said["commit"] = str(about.get("git") or "")[:12]
         for word in words:
             texts = said.get(word)
             several = texts if isinstance(texts, list) else [texts]

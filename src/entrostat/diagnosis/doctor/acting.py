@@ -160,8 +160,10 @@ def _touched(objective: Objective, k: int, batches: list[TokenBatch]) -> int:
         states += [replace(state, value=value, applies=True) for value in values]
     for batch, each in product(batches, states):
         with_it.states[k] = copy.deepcopy(each)
+        theirs, also_random = _gradient(without, batch, 0)
         for draw in range(TRIES):
-            theirs, also_random = _gradient(without, batch, draw)
+            if draw and also_random:
+                theirs, _ = _gradient(without, batch, draw)
             mine, is_random = _gradient(with_it, batch, draw)
             size = max(float(theirs.abs().max()), float(mine.abs().max()))
             if touched := int(((mine - theirs).abs().amax(0) > _TOUCHED * size).sum()):

@@ -187,6 +187,8 @@ class Found:
                     self.refused.append(str(error))
                     self._skip(group.sources[0], str(error))
                     continue
+                if run is not None and not groups and len(dumps) > 1:
+                    run = replace(run, label=clean(group.run))
                 if run is not None:
                     made.append((group, run))
         if not made:

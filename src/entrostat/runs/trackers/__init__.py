@@ -114,7 +114,7 @@ class Trackers:
             yield
         except _RAISED as error:
             self._running.pop(name, None)
-            warn_of(name, error)
+            warn_of(name, error, ", and a resumed run gives it what it missed")
 
 
 def _logged(path: Path, last: int) -> list[tuple[int, dict[str, Any]]]:

@@ -230,11 +230,11 @@ def check_installed(names: Sequence[str]) -> None:
             )
 
 
-def warn_of(name: str, error: BaseException) -> None:
+def warn_of(name: str, error: BaseException, more: str = "") -> None:
     """Say that a tracker has raised and is dropped."""
     warnings.warn(
         f"{TITLES[name]} raised {in_one_line(error)[:500]}. The run goes on without it: all "
-        "figures are in metrics.jsonl",
+        f"figures are in metrics.jsonl{more}",
         stacklevel=4,
     )
 

@@ -47,6 +47,8 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Selection:
+    """The rollouts that are trained on."""
+
     # all B, with outcome advantages [B], and those marked whose group has no signal
     graded: TokenBatch
     kept: Tensor  # [R] int64, their rows

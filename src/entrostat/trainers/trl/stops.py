@@ -59,6 +59,7 @@ class Ending:
     @contextmanager
     def watched(self, model: Any) -> Iterator[Ends]:
         """While open, the model's `generate` stops at the strings."""
+        assert self.strings
         own, ends = vars(model).get("generate"), Ends(self._stops)
         model.generate = partial(model.generate, stopping_criteria=StoppingCriteriaList([ends]))
         try:

@@ -25,6 +25,8 @@ _TOGETHER = "processes generate together then, but their rollouts take different
 
 def refuse(config: TrainConfig, task: Task, world: int) -> None:
     """Raise a ValueError where `world` processes cannot play the task, if it has turns."""
+    if not is_multi_turn(task):
+        return
     own, several = config.trl, world > 1
     for wrong, what, why in (
         (own.get("mask_truncated_completions"), "trl.mask_truncated_completions",
@@ -36,7 +38,7 @@ def refuse(config: TrainConfig, task: Task, world: int) -> None:
         (several and sharded(), "a model that is sharded over processes",
          f"{_TOGETHER}; launch without FSDP and DeepSpeed, or use --host lab"),
     ):  # fmt: skip
-        if wrong and is_multi_turn(task):
+        if wrong:
             raise ValueError(
                 f"host 'trl': task {task.name!r} is played in turns, which {what} does not allow: "
                 f"{why}"
