@@ -69,9 +69,8 @@ class JoinedSequences(Sequences):
 
     k: int = 1
 
-    def __getitem__(self, rows: Tensor) -> JoinedSequences:
-        answers = (rows[:, None] * self.k + torch.arange(self.k)).flatten()
-        return JoinedSequences(**vars(super().__getitem__(answers)), k=self.k)
+    def __getitem__(self, rows: Tensor) -> Sequences:
+        return super().__getitem__((rows[:, None] * self.k + torch.arange(self.k)).flatten())
 
 
 @dataclass

@@ -419,6 +419,13 @@ def test_the_default_is_the_papers() -> None:
     assert found.notes == ("Left out: 1 evaluation whose policy has no such entropy.",)
 
 
+def test_an_evaluation_may_have_no_split() -> None:
+    rows = [row for row in evaluated(range(0, 71, 5)) if row["split"] == "test"]
+    bare = [{key: value for key, value in row.items() if key != "split"} for row in rows]
+    found = law.pairs_of(logged(rollouts(70), bare), score="validation")
+    assert found.score == tuple(0.5 + e for e in range(0, 70, 5))
+
+
 @pytest.mark.parametrize(
     ("evaluation", "few"),
     [

@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -708,6 +709,8 @@ def test_what_is_no_sample_of_seeds_stays_lines():
     assert members(one, seeded([1.0], 0, "b")) == [(0,), (1,)]  # the same seed again
     assert members(one, seeded([1.0], 1, "b", lr=1e-3)) == [(0,), (1,)]
     assert members(make_run(), make_run()) == [(0,), (1,)]  # settings unknown
+    of_a_study = [replace(run, group="grpo") for run in (one, two, make_run())]
+    assert members(*of_a_study) == [(0, 1), (2,)]
     # disjoint iterations have no mean
     late = make_run([{"iteration": 9, "entropy/exact": 1.0}], config=two.config)
     panel = comparison_panels([one, late], entries_of([one, late], ["a", "b"]))[0]

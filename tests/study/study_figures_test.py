@@ -165,6 +165,7 @@ def test_the_law_as_a_column(tmp_path: Path) -> None:
         ({"metric": 3}, "names one of"),
         ({"metrik": "x"}, "Did you mean 'metric'"),
         ({"metric": "x", "at": "frist"}, "Did you mean 'first'"),
+        ({"metric": "x", "at": ["first"]}, "between 0 and 1"),
         ({"metric": "x", "at": 1.5}, "between 0 and 1"),
         ({"slope": "x"}, "name the second one, `with`"),
         ({"slope": "x", "with": "y", "lag": -1}, "0 or more, got -1"),

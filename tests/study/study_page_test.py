@@ -401,6 +401,7 @@ def test_the_machines_of_a_study_are_told_and_not_too_many(plan: Plan) -> None:
     assert 4 < len(letters) == len(plan.trainings)
     for letter, each in zip(letters, plan.trainings.values(), strict=True):
         about = {"processor": "AMD", "gpus": ["H100"], "git": letter * 40, "platform": None}
+        about["versions"] = None  # a damaged one
         (each.path / "environment.json").write_text(json.dumps(about))
     told = dict(_facts(plan, State([], set(), {}, set(plan.trainings))))
     assert (told["processor"], told["gpus"]) == ("AMD", "H100")

@@ -10,11 +10,11 @@ from ..model_files import NOWHERE as NOWHERE
 from ..model_files import TINY as TINY
 from ..model_files import check_model as check_model
 from .instruments import Analyze, EvalSet, Evaluation, Forecast, Trackers
-from .reader import at_hand, from_dict, load, merge, toml_value
+from .reader import at_hand, flat, from_dict, load, merge, toml_value
 from .settings import Lora, Numerics, Optim, Prompt, Sampling, Save, Scoring, TrainConfig
 
 __all__ = [
     "Analyze", "EvalSet", "Evaluation", "Forecast", "Lora", "Numerics", "Optim", "Prompt",
-    "Sampling", "Save", "Scoring", "Trackers", "TrainConfig", "at_hand", "from_dict", "load",
-    "merge", "toml_value",
+    "Sampling", "Save", "Scoring", "Trackers", "TrainConfig", "at_hand", "flat", "from_dict",
+    "load", "merge", "toml_value",
 ]  # fmt: skip

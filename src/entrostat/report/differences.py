@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from ..config import TrainConfig, flat
 from ..logs.run import Run
 
 # what says who a run is, and what changes neither the training nor what is measured of it
@@ -103,18 +104,10 @@ def _settings(run: Run) -> dict[str, str] | None:
     if run.source != "entrostat" or not run.config:
         return None
     return {
-        key: value
-        for key, value in _flat("", run.config)
+        key: _word(value)
+        for key, value in flat(run.config)
         if key not in _OWN and not key.startswith(_OWN_TABLES)
     }
-
-
-def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{key}.", value)
-        else:
-            yield f"{prefix}{key}", _word(value)
 
 
 def _word(value: Any) -> str:
@@ -127,9 +120,7 @@ def _word(value: Any) -> str:
 @cache
 def _defaults() -> dict[str, str]:
     """What a setting is where a run does not write it down, an older one say."""
-    from ..config import TrainConfig
-
-    return dict(_flat("", asdict(TrainConfig())))
+    return {key: _word(value) for key, value in flat(asdict(TrainConfig()))}
 
 
 def _surrogate(run: Run) -> tuple[str, bool] | None:

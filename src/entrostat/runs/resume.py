@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from .._text import Say
-from ..config import TrainConfig, from_dict, load
+from ..config import TrainConfig, flat, from_dict, load
 from . import checkpoint as checkpoints
 from .run_directory import RunDirectory, check_not_back, default_output
 from .schedule import lengthened
@@ -61,15 +61,6 @@ def differences(before: TrainConfig, now: TrainConfig) -> Iterator[tuple[str, An
     for key in old | new:
         if not key.startswith(FREE) and old.get(key) != new.get(key):
             yield key, old.get(key), new.get(key)
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of nested tables."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def restore_newest(

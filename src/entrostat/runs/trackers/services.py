@@ -24,12 +24,11 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from ...config import TrainConfig
+from ...config import TrainConfig, flat
 from ...errors import in_one_line
 from ...logs.files import atomic
 from ...logs.lines import read_json
 from ...logs.run import called
-from ..resume import flat
 
 ALARM = "entropy alarm"
 FOLDER = "trackers"  # in a run's directory
