@@ -18,6 +18,7 @@ import secrets
 import shutil
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
@@ -45,7 +46,7 @@ class Started:
     id: str  # the attribute `id` of the tracker that is resumed; "" for a new run
 
 
-class Service:
+class Service(ABC):
     """One run in a tracker, through the tracker's library; the base of all trackers.
 
     A class is made of `Started`, which starts the run or resumes it.
@@ -58,16 +59,16 @@ class Service:
     id: str
     place: str
 
+    @abstractmethod
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         """Log an iteration's figures. Iterations come in order, each once."""
-        raise NotImplementedError
 
-    def alert(self, text: str) -> None:
+    def alert(self, text: str) -> None:  # noqa: B027 - optional
         """Push a raised alarm, where the tracker can; `alarm/raised` is among the figures."""
 
+    @abstractmethod
     def finish(self, ok: bool) -> None:
         """Close the run; `ok` is False where training failed."""
-        raise NotImplementedError
 
 
 class WandB(Service):
