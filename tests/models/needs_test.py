@@ -125,14 +125,14 @@ def test_weights_optimizer_and_disk_by_hand(llamas: dict[int, str]) -> None:
     # final model, 4 dumps of 24 x 20 tokens
     assert bytes_of(setting) == (12 * n, 3 * 12 * n + 4 * n + 4 * 24 * 20 * 40)
     memory, disk = told(setting, 2_000_000_000, 10**9)
-    own = f"memory: weights {in_bytes(4 * n)}, gradients and AdamW {in_bytes(12 * n)}, "
+    own = f"memory: weights {in_bytes(4 * n)}, gradients and AdamW {in_bytes(12 * n)}; "
     assert memory.startswith(own)
     assert memory.endswith("; 1 GB free")
     assert disk.endswith("at most; 2 GB free")
     with_reference = told(setting, reference=True)[0]
     assert f"weights {in_bytes(8 * n)}," in with_reference
     second = told(setting, reference=True, second=True)[0]
-    assert f"weights {in_bytes(12 * n)}, gradients and AdamW {in_bytes(24 * n)}," in second
+    assert f"weights {in_bytes(12 * n)}, gradients and AdamW {in_bytes(24 * n)};" in second
     assert "free" not in told(setting, memory=None)[0]
 
 

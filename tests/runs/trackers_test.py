@@ -408,7 +408,7 @@ def test_trackio(tmp_path, monkeypatch) -> None:
 
 
 def test_names_and_settings_for_mlflow() -> None:
-    from entrostat.runs.resume import flat
+    from entrostat.config import flat
     from entrostat.runs.trackers.services import mlflow_name
 
     assert mlflow_name("eval/a//b@4(x)") == "eval/a/b_at_4_x_"

@@ -112,7 +112,7 @@ class Analysis:
         return torch.cat(first), torch.cat(simpson)
 
     def _whole(self, values: Tensor) -> Tensor:
-        """[B, T] of [R, T]: 0 where not trained."""
+        """[R, T] -> [B, T]: 0 in rollouts that are not trained on."""
         like = self.before.mask if values.dtype == torch.bool else self.before.logp
         out = torch.zeros_like(like)
         out[self.subject.kept] = values.to(out.dtype)

@@ -88,8 +88,8 @@ def parse_target(spec: TargetSpec, who: str = "controller") -> Target:
     """Read a target as a user writes it; None is the first iteration's own, `1x`.
 
     Raises:
-        ValueError: it is none of the forms, a level is negative or no number, or times do not rise;
-            begins with `who`.
+        ValueError: the target has another form, a level is negative or not a number, or times do
+            not rise. The message begins with `who`.
     """
     try:
         if is_schedule(spec):
@@ -107,7 +107,8 @@ def parse_schedule(text: str, level: Callable[[str], Level]) -> Target:
     """A schedule as a user writes it, its levels read by `level`.
 
     Raises:
-        ValueError: it is no schedule, a level cannot be read, or times do not rise from 0 to 1.
+        ValueError: the text is not a schedule, a level cannot be read, or times do not rise from 0
+            to 1.
     """
     kind, *words = text.split()
     if kind == "points":
@@ -125,7 +126,7 @@ def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
     """A target in nats or as a share, read: what the papers' own controllers take.
 
     Raises:
-        ValueError: it cannot be read, or is a schedule; begins with `who`.
+        ValueError: the target cannot be read or is a schedule. The message begins with `who`.
     """
     try:
         return Target((0.0,), (_level("1x" if spec is None else spec),))

@@ -267,7 +267,7 @@ def diagnose_run(run: Run) -> Diagnosis:
     else:
         scores = [] if score is None else list(score.y)
         targets = [str(table.get("target")) for table in run.method_tables]
-        other = any(target.startswith("perplexity") for target in targets)  # runs of before
+        other = any(target.startswith("perplexity") for target in targets)  # runs of older versions
         goal = [] if other else run.series("control/target")[1]
         judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, goal)
     events = events_of(run, judged)

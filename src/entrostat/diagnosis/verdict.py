@@ -36,7 +36,7 @@ DROP = 0.05  # of a score's range: its least fall, which also has to be
 NOISE = 3.0  # standard errors
 DIED = 0.5  # of the best score above its floor: what is left of a score that was lost, at most
 HURT = 0.25  # of the best score above its floor: a smaller loss is not told
-ROSE = 0.05  # of the score's range: a smaller change is none
+ROSE = 0.05  # of the score's range: a smaller change counts as no change
 
 
 @dataclass(frozen=True)

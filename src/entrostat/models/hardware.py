@@ -101,14 +101,14 @@ def check_room(
     policy: Policy, config: TrainConfig, new: int, output: Path, say: Say, *, reference: bool,
     second: bool,
 ) -> None:  # fmt: skip
-    """Say what a run takes of memory at least and of disk at most, and refuse what cannot fit.
+    """Print the least memory and the most disk that a run takes; raise if it cannot fit.
 
     Args:
         policy: what is trained; its weights are in memory.
         config: the run's.
         new: tokens that a rollout may take.
         output: the run directory.
-        say: told both.
+        say: prints both.
         reference: whether a frozen copy of the model is kept.
         second: whether a copy of all that is trained is trained as well (PRIME).
 
@@ -122,9 +122,8 @@ def check_room(
     optimizer = 3 * trained * (2 if second else 1)  # gradients and two moments
     free = free_memory(policy.device)
     say(
-        f"memory: weights {in_bytes(weights)}, gradients and AdamW {in_bytes(optimizer)}, beside "
-        "what sampling and a micro-batch take"
-        + ("" if free is None else f"; {in_bytes(free)} free")
+        f"memory: weights {in_bytes(weights)}, gradients and AdamW {in_bytes(optimizer)}; sampling "
+        "and a micro-batch take more" + ("" if free is None else f"; {in_bytes(free)} free")
     )
     save = config.save
     dumps = config.iterations // save.rollouts_every if save.rollouts_every else 0

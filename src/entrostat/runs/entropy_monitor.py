@@ -12,7 +12,7 @@ from ..control import Alarm
 def entropy_monitor(
     config: TrainConfig, tell: Callable[[str], None], past: Iterable[Mapping[str, Any]] = ()
 ) -> EntropyMonitor:
-    """That of a run, with its band."""
+    """The monitor of a run, with the band of its settings."""
     return EntropyMonitor(Alarm(config.alarm.low, config.alarm.high), tell, past)
 
 

@@ -146,7 +146,7 @@ class Hold:
         self.state = self.law.responds(self.state, found, momentum(optimizer))
 
     def decide(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
-        """Decide on the multiplier of the coming one of an iteration's updates."""
+        """Decide on the multiplier of the coming update; an iteration has so many `updates`."""
         if steps_made(optimizer):
             self.state = self.law.decide(self.state, momentum(optimizer), updates)
         else:  # of the size of an optimizer's first update nothing is known
@@ -212,7 +212,10 @@ class Gradient:
         self.values: list[Tensor] = []
 
     def add(self, entropy: Tensor, mask: Tensor, tokens: Tensor | float) -> None:
-        """Add a micro-batch's [n, T], of so many tokens of all; its graph is kept for the loss."""
+        """Add a micro-batch's entropies [n, T], nats; its graph is kept for the loss.
+
+        `mask` [n, T] are the tokens trained on, `tokens` their number in all micro-batches.
+        """
         mean = torch.where(mask, entropy, 0).sum() / tokens
         found = torch.autograd.grad(
             self._scale * mean, self.parameters, retain_graph=True, allow_unused=True
@@ -237,8 +240,8 @@ def decide(
 ) -> None:
     """Decide on the multiplier of the coming update and bring its part of the gradient up to it.
 
-    In the loss is the multiplier of before, or none in the exact form. The optimizer's parameters
-    have the gradient of the loss, not scaled; `clip` is the largest norm that clipping leaves.
+    The loss has the last multiplier in it, or none in the exact form. The parameters hold the
+    gradient of the loss, unscaled. `clip` is the largest norm after clipping; infinite without.
     """
     parameters = entropy.parameters
     loss = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]

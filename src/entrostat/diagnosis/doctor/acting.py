@@ -151,7 +151,7 @@ def penalties(subject: Subject) -> Finding:
 
 
 def _touched(objective: Objective, k: int, batches: list[TokenBatch]) -> int:
-    """Tokens whose gradient method k changes, of the first batch, state and draw with any."""
+    """Number of tokens whose gradient method k changes, in the first try that changes any."""
     method, state = objective.methods[k], objective.states[k]
     with_it, without = first(objective, k + 1), first(objective, k)
     states = [state]
@@ -208,7 +208,7 @@ def authority(subject: Subject) -> Finding:
         name, law = objective.names[k], method.law() if isinstance(method, Controlled) else None
         if isinstance(method, HeldEntropy):
             texts.append(f"`{name}` solves for a bonus of either sign, of any size")
-        if law is None:  # also of a gate on entropy, which is a check of its own
+        if law is None:  # a gate on entropy has a check of its own
             continue
         target = parse_target(getattr(law, "target", None))
         if state.target is None and target.constant:

@@ -164,7 +164,9 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
         if len(last) == 1:
             return last[0], []
     words = {name: {*re.split("[_@]", fold(name))} for name in names}
-    means = {name: len({*fold(name).split("_")} & _MEANS) for name in names}  # no mean@4
+    means = {
+        name: len({*fold(name).split("_")} & _MEANS) for name in names
+    }  # mean@4 is of 4 samples
     likely = [n for n in words if words[n] & _WORDS[quantity] and not words[n] & _OTHER]
     likely.sort(key=means.__getitem__, reverse=True)
     if len(likely) == 1 or (likely and sum(means[name] > 0 for name in likely) == 1):

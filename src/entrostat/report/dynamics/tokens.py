@@ -55,7 +55,7 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
         panel(
             lines, "Quadrants: influence", "nats",
             "What the gradients of each quadrant's tokens do to the batch's entropy. I and III "
-            "are held to lower it, II and IV to raise it.", *_split("quadrants", "influence"),
+            "are said to lower it, II and IV to raise it.", *_split("quadrants", "influence"),
         ),
         panel(
             lines, "Quadrants: change", "nats",

@@ -167,7 +167,7 @@ class Watcher:
             reading = read_watched(self.watched)
             live = live_part(next(self._versions), self.every)
             page = self._draw(reading, self.watched.title, live).encode("utf-8", "replace")
-        except Exception as error:  # of a file that no reader foresaw, too: the page goes on
+        except Exception as error:  # whatever a damaged file raises, the page must go on
             known = isinstance(error, ValueError)
             words = " ".join(str(error).split()) if known else in_one_line(error)
             self._failed(printable(words), changed)

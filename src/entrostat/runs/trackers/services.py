@@ -1,8 +1,8 @@
 """The trackers of `--log`, one class each; and what TRL's and veRL's own are told about a run.
 
 An iteration is a tracker's step. Nothing is uploaded but figures and settings: no code, no model,
-no rollouts. A tracker's name is that of the module that it imports, and of the extra that installs
-it. To add one, write a class here and put the name into `SERVICES`, `TITLES` and
+no rollouts. A tracker's name is also the name of the module that it imports and of the extra that
+installs it. To add one, write a class here and put the name into `SERVICES` and
 `config.instruments.Tracker`.
 
 W&B and MLflow read what TRL and veRL have them do from the environment; that is where a resumed
@@ -19,11 +19,11 @@ import shutil
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...config import TrainConfig, flat
 from ...errors import in_one_line
@@ -49,15 +49,19 @@ class Started:
 class Service(ABC):
     """One run in a tracker, through the tracker's library; the base of all trackers.
 
-    A class is made of `Started`, which starts the run or resumes it.
-
     Attributes:
+        title: the tracker's name in messages.
         id: the tracker's id of the run; a resumed run gets it back.
         place: where the figures go, for the terminal.
     """
 
+    title: ClassVar[str]
     id: str
     place: str
+
+    @abstractmethod
+    def __init__(self, run: Started) -> None:
+        """Start a run, or resume one."""
 
     @abstractmethod
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
@@ -73,6 +77,8 @@ class Service(ABC):
 
 class WandB(Service):
     """Weights & Biases; offline where there is no login, or no server, at the start."""
+
+    title = "W&B"
 
     def __init__(self, run: Started) -> None:
         import wandb
@@ -117,6 +123,8 @@ def logged_in() -> bool:
 class Trackio(Service):
     """trackio: local, or where TRACKIO_SPACE_ID says. A run resumes under its name."""
 
+    title = "trackio"
+
     def __init__(self, run: Started) -> None:
         import trackio
 
@@ -140,6 +148,8 @@ class Trackio(Service):
 class TensorBoard(Service):
     """Event files in the run's directory, by PyTorch's writer."""
 
+    title = "TensorBoard"
+
     def __init__(self, run: Started) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -158,6 +168,8 @@ class TensorBoard(Service):
 
 class MLflow(Service):
     """MLflow, where MLFLOW_TRACKING_URI says, else in its own default."""
+
+    title = "MLflow"
 
     def __init__(self, run: Started) -> None:
         from mlflow import MlflowClient
@@ -187,12 +199,10 @@ class MLflow(Service):
         self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
 
 
-SERVICES: dict[str, Callable[[Started], Service]] = {
+SERVICES: dict[str, type[Service]] = {
     "wandb": WandB, "trackio": Trackio, "tensorboard": TensorBoard, "mlflow": MLflow,
 }  # fmt: skip
-TITLES = {
-    "wandb": "W&B", "trackio": "trackio", "tensorboard": "TensorBoard", "mlflow": "MLflow",
-}  # fmt: skip
+TITLES = {name: service.title for name, service in SERVICES.items()}
 
 
 def alert_here(names: Collection[str], words: str) -> None:

@@ -301,13 +301,13 @@ def _look(
     hint_of: Callable[[str, str, int, Figure], str],
     planned_of: Callable[[str, str], Collection[int]],
 ) -> _Seen:
-    """Arguments as of `decide`."""
+    """Collect a claim's effects and what is missing; the arguments are those of `decide`."""
 
     def among(of: Callable[[str, str], Collection[int]], group: str) -> list[int]:
         return [s for s in of(claim.experiment, group) if claim.seeds is None or s in claim.seeds]
 
     def broken() -> Iterator[str]:
-        """Runs that failed, or have not a figure."""
+        """A sentence for each run that failed or lacks a figure."""
         for group, seeds in done.items():
             for seed in sorted(among(lost_of, group)):
                 yield f"{group!r} did not end well with seed {seed}: {_CHOICE}"

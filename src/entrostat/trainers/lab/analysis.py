@@ -32,7 +32,7 @@ def evaluator_of(state: State) -> PolicyEvaluator:
 
 
 def first_learning_rate(state: State, iteration: int) -> float:
-    """Of the coming updates of an iteration."""
+    """The learning rate of an iteration's first update."""
     return learning_rate_at(state.config, (iteration - 1) * state.config.updates, state.updates)
 
 

@@ -51,7 +51,7 @@ class Selection:
 
     # all B, with outcome advantages [B], and those marked whose group has no signal
     graded: TokenBatch
-    kept: Tensor  # [R] int64, their rows
+    kept: Tensor  # [R] int64, rows of those trained on
     batch: TokenBatch  # [R, T], with the methods' advantages [R, T]
     sequences: Sequences  # the same rows
     figures: dict[str, float]  # of the selection

@@ -23,7 +23,7 @@ from .state import State
 
 
 class Record:
-    """Writes into a run directory that goes on after iteration `start`; `alert` tells an alarm."""
+    """Writes a run directory from the iteration after `start` on; `alert` reports an alarm."""
 
     def __init__(
         self, run: RunDirectory, state: State, progress: Progress, start: int,

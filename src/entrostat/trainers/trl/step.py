@@ -61,7 +61,7 @@ class Steps:
 
     @property
     def _place(self) -> int:
-        """Of the next micro-batch, in its optimizer step."""
+        """Index of the next micro-batch within its optimizer step."""
         return self._trainer._step % self._trainer.current_gradient_accumulation_steps
 
     def _planned(self, model: nn.Module) -> list[Plan]:
