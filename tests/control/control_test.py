@@ -468,6 +468,7 @@ def test_dual_ascent_by_hand():
     bonus = {"name": "entropy_bonus", "controller": "dual", "target": 1.0, "coef_max": 0.08}
     objective = es.make_objective(bonus)
     # + .1 * (.5, .2, .4), then down by .1 * 1.5 as far as 0
-    for entropy, coef in ((0.5, 0.05), (0.8, 0.07), (0.6, 0.08), (2.5, 0.0)):
+    # which it leaves at once: + .1 * .3
+    for entropy, coef in ((0.5, 0.05), (0.8, 0.07), (0.6, 0.08), (2.5, 0.0), (0.7, 0.03)):
         objective.observe(entropy=entropy)
         assert objective.metrics()["control/entropy_coef"] == pytest.approx(coef, abs=1e-12)

@@ -463,6 +463,10 @@ def test_the_standard_error_between_prompts_by_hand():
     alone = standard_error(H[:2], tokens[:2], group[:2])
     assert alone == pytest.approx(math.sqrt(2 * ((1 - 2) ** 2 * 4 * 2)) / 4)
     assert math.isnan(standard_error(H[:1], tokens[:1], group[:1]))
+    # a prompt whose rollouts are masked is no prompt
+    more = torch.cat([tokens[:2], torch.zeros(2)])
+    assert standard_error(H, more, group) == alone
+    assert math.isnan(standard_error(H, 0 * tokens, group))
     # entropy rose by that much at each token; what is masked does not count
     mask = torch.arange(3) < tokens[:, None]
     rise = torch.where(mask, H[:, None], 100.0)

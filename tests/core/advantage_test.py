@@ -286,6 +286,11 @@ def test_a_reward_that_is_no_number_is_an_error(name, bad):
     )
 
 
+def test_a_reward_without_bound_among_several_is_an_error():
+    rewards = torch.tensor([[1.0, math.nan], [0.0, math.inf]])
+    refused(lambda: es.advantages("gdpo", rewards, torch.zeros(2)), "rewards[1, 1] is inf")
+
+
 @pytest.mark.parametrize(("rewards", "group"), [((3,), (2,)), ((2, 2), (2, 2)), ((2,), (2, 1))])
 def test_wrong_shapes_are_an_error(rewards, group):
     refused(lambda: es.advantages("grpo", torch.ones(rewards), torch.zeros(group)), "[B]")

@@ -252,6 +252,7 @@ ENTROPY = "both control the entropy coefficient.*would fight; keep one, or fix"
         (["repo_r", "pos_only", "gtpo"], "repo_r's edits before it would be lost"),
         (["pos_only", "neg_only"], "pos_only and neg_only together leave no token"),
         (["neg_only", "steer", "pos_only"], "pos_only and neg_only together leave no token"),
+        (["ipo", "kl_cov"], "kl_cov and ipo both set the distance to the old policy; keep one"),
         (["steer", "ppo", "steer"], "'steer' stands twice in ppo, steer, steer"),
         (["gspo_repo_r", "repo_r"], "twice in .*; gspo_repo_r is repo_r with settings of its own"),
         (

@@ -74,6 +74,20 @@ def test_how_rollouts_look() -> None:
     assert describe(batch, torch.full((8,), 9))["rollout/length_mean"] == 9
 
 
+def test_a_batch_of_masked_rollouts_moves_no_controller() -> None:
+    """As where TRL masks truncated completions and the first ones all are."""
+    batch = make_batch(mask=torch.zeros(8, 4, dtype=torch.bool))
+    found = describe(batch, torch.tensor(LENGTHS))
+    assert math.isnan(found["entropy/exact"])
+    assert math.isnan(found["entropy/stderr"])
+    for method in ("thermostat", {"name": "repo_r"}):
+        objective = es.make_objective(method)
+        objective.observe_figures(found, 0.0)
+        objective.observe_figures(describe(make_batch()), 0.1)
+        target = objective.metrics()["control/target"]
+        assert target == pytest.approx(describe(make_batch())["entropy/exact"])
+
+
 def test_group_outcomes_and_advantages_by_hand() -> None:
     rewards = torch.tensor([1.0, 1.0, 0.0, -1.0, 0.5, 0.5, 1.0, 0.0])
     batch = make_batch().replace(rewards=rewards, group=torch.arange(8) // 2)

@@ -251,6 +251,17 @@ def test_token_rewards_point_at_the_token_that_decides(decisive: int) -> None:
     assert gap[: 2 * decisive].abs().max() < 0.02
 
 
+def test_phis_learning_rate_over_the_run() -> None:
+    settings = config(phi_lr="linear 1e-3 1e-4")
+    policy, objective = load_policy(settings), es.make_objective(settings.method)
+    phi = second_model(policy, policy.reference(), objective, settings, True, lambda text: None)
+    assert phi is not None
+    for progress, lr in ((0.0, 1e-3), (1.0, 1e-4)):
+        objective.observe(entropy=0.5, progress=progress)
+        _, figures = phi.token_rewards(*answers(0), "here")
+        assert figures["prime/lr"] == pytest.approx(lr)
+
+
 @pytest.mark.parametrize("update", ["after", "before"])
 def test_token_rewards_are_log_ratios_of_phi_before_or_after_its_update(update: str) -> None:
     phi = model(config(phi_update=update, phi_lr=1e-3, beta=0.1))

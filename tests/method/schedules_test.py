@@ -35,6 +35,29 @@ def test_a_clip_bound_over_the_run(text, at):
         assert float(terms.ratio_min[0, 0]) == pytest.approx(0.8)
 
 
+def test_who_loads_a_state_is_at_its_time():
+    """veRL's workers observe nothing; the driver's state tells them."""
+    spec = {"name": "ppo", "high": "linear 0.3 0.1"}
+    driver, worker = es.make_objective(spec), es.make_objective(spec)
+    driver.observe(entropy=0.5, progress=0.75)
+    worker.load_state_dict(json.loads(json.dumps(driver.state_dict())))
+    data = contract_data() | {"advantages": torch.ones(6, dtype=torch.float64)}
+    terms = worker.plan(worker.prepare(es.TokenBatch(**data)))
+    assert float(terms.ratio_max[0, 0]) == pytest.approx(1.15)
+    assert worker.metrics()["control/ppo_high"] == pytest.approx(0.15)
+
+
+def test_stares_weight_over_the_run():
+    objective = es.make_objective(
+        {"name": "stare", "target": 10, "variant": "C2", "W": "linear 1.5 1.0"}
+    )
+    objective.observe(entropy=0.5, progress=0.5)
+    assert objective.metrics()["control/stare_weight"] == pytest.approx(1.25)
+    data = contract_data() | {"advantages": torch.ones(6, dtype=torch.float64)}
+    weight = objective.plan(es.TokenBatch(**data)).weight
+    assert float(weight.max()) == pytest.approx(1.25)
+
+
 def test_a_fixed_coefficient_that_a_state_holds():
     """An entropy bonus keeps its coefficient as a state, which follows."""
     objective = es.make_objective({"name": "entropy_bonus", "coef": "linear 0.02 0"})
@@ -86,6 +109,14 @@ def test_the_drift_is_taken_off_the_reward(form):
         R = rewards[data["group"] == group]
         mine = found.advantages[data["group"] == group]
         assert_close(mine, (R - R.mean()) / (R.std() + 1e-6))
+
+
+def test_whole_numbers_as_rewards_lose_nothing_of_the_drift():
+    data = contract_data() | {"rewards": torch.tensor([1, 0, 0, 1, 0, 1])}
+    objective = es.make_objective({"name": "kl_reward", "coef": 0.1})
+    found = objective.outcome_advantages(es.TokenBatch(**data)).advantages
+    data["rewards"] = data["rewards"].double()
+    assert_close(found.double(), objective.outcome_advantages(es.TokenBatch(**data)).advantages)
 
 
 def test_the_lab_has_the_reference_before_the_advantages(tmp_path):

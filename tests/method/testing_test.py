@@ -70,6 +70,11 @@ def test_whatever_make_objective_takes_is_taken(method: Any) -> None:
     check_method(method, rules=["masked", "order"])
 
 
+@pytest.mark.parametrize("method", ["repo_r", "adapo"])
+def test_every_signal_of_a_host_is_shown(method: str) -> None:
+    check_method(method, {"signal": "response_mean"}, rules=["masked", "state"])
+
+
 def test_what_is_declared_is_let_pass() -> None:
     quadrant = Allowed(random=True, all_of={"share": 1.0})
     check_method("quadrant", {"share": 0.25}, allowed=quadrant, rules=["order", "chance"])

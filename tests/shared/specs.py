@@ -5,6 +5,7 @@ import entrostat as es
 SPECS = {name: name for name in es.methods()} | {
     # settings that take another path through their method
     "ppo, dual": {"name": "ppo", "dual": 1.5},
+    "ppo, scheduled": {"name": "ppo", "high": "linear 0.3 0.1"},
     "ppo, one-sided": {"name": "ppo", "low": None},
     "repo_r, batch centre": {"name": "repo_r", "center": "batch"},
     "repo_r, bidirectional": {"name": "repo_r", "bidirectional": True, "target": 0.2},
@@ -54,6 +55,7 @@ SPECS = {name: name for name in es.methods()} | {
     "m2po, loose": {"name": "m2po", "threshold": 0.1},
     "gmpo, narrow": {"name": "gmpo", "low": 0.2, "high": 0.2},
     "off_policy_mask, tight": {"name": "off_policy_mask", "delta": 0.05},
+    "forking_tokens, quantile": {"name": "forking_tokens", "threshold": "quantile"},
     # several interventions at once
     "chain, papers": [
         "dapo", "repo_r", {"name": "steer", "mapping": "linear"},

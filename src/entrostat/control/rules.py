@@ -126,9 +126,9 @@ class PiState(ControlState):
 class ProportionalIntegral:
     """A proportional-integral law with gains set by hand: what the thermostat does without a hand.
 
-    With e = (target - entropy) / target, once per iteration: i <- i + ki e, unless the coefficient
-    stands at the end of [low, high] that e pushes towards (anti-windup); c = clip(kp e + i, low,
-    high). Gains are in units of the coefficient: those that hold REPO-R's zeta on one language
+    With e = (target - entropy) / target, once per iteration: i <- clip(i + ki e, low, high), unless
+    the coefficient stands at the end of [low, high] that e pushes towards (anti-windup); c =
+    clip(kp e + i, low, high). Gains are in units of the coefficient: those that hold REPO-R's zeta on one language
     model are wrong for another coefficient.
 
     Raises:
@@ -159,7 +159,7 @@ class ProportionalIntegral:
         target = held_target(self.target, state.target, entropy)
         error = (target - entropy) / target if target else 0.0
         end = self.high if error > 0 else self.low
-        integral = state.integral if state.value == end else state.integral + self.ki * error
-        return PiState(
-            _clip(self.kp * error + integral, self.low, self.high), target, state.applies, integral
-        )
+        more = 0.0 if state.value == end else self.ki * error
+        integral = _clip(state.integral + more, self.low, self.high)
+        value = _clip(self.kp * error + integral, self.low, self.high)
+        return PiState(value, target, state.applies, integral)

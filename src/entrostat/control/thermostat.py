@@ -101,7 +101,7 @@ def steer(bank: Bank, goal: Array) -> tuple[Bank, Array]:
 class Thermostat:
     """Moves a knob so that entropy is at its target, by what it has learnt of the knob.
 
-    Once per iteration a bank of Kalman filters (`control.bank`) learns from the entropy how strong
+    Once per iteration a bank of Kalman filters (`kalman_bank`) learns from the entropy how strong
     the knob is, how late it acts, how entropy drifts without it and how noisy it is measured. Each
     candidate says which move would bring it to the target in the iterations ahead; the move made
     is the largest that 70% of the bank's weight would make too, as far as 97% of it expect no more

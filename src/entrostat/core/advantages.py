@@ -235,9 +235,11 @@ def advantages(
         raise ValueError(
             f"advantages: lengths must be {list(group.shape)}, got {list(lengths.shape)}"
         )
-    if not several and not torch.isfinite(rewards).all():
-        bad = int((~torch.isfinite(rewards)).nonzero()[0])
-        raise ValueError(f"advantages: rewards[{bad}] is {rewards[bad].item()}; need a number")
+    wrong = rewards.isinf() if several else ~rewards.isfinite()  # NaN of several: without a reward
+    if wrong.any():
+        bad = wrong.nonzero()[0].tolist()
+        value = rewards[tuple(bad)].item()
+        raise ValueError(f"advantages: rewards{bad} is {value}; need a number")
     if rewards.numel() == 0:
         return rewards.new_zeros(len(rewards))
     groups = Groups(group, rewards.dtype)

@@ -46,6 +46,7 @@ class Chain:
             )
         self.states: list[Any] = [method.init() for method in methods]
         check_savable(names, self.states)
+        self._progress: float | None = None  # that scheduled parameters are at
         self._validated: set[str] = set()  # hooks whose results were looked at
 
     def __repr__(self) -> str:
@@ -174,17 +175,22 @@ class Chain:
                 "Objective.observe: a schedule needs `progress`, which this trainer does not "
                 "report; pass it: observe(entropy=..., progress=...)"
             )
-        self.methods = tuple(at(method, progress) for method in self.methods)
+        self._at(progress)
         for i, method in enumerate(self.methods):
             if method.schedules and isinstance(method, Controlled):
                 self.states[i] = method.init()  # a fixed coefficient
 
+    def _at(self, progress: float) -> None:
+        self._progress = progress
+        self.methods = tuple(at(method, progress) for method in self.methods)
+
     def observe_figures(self, figures: Mapping[str, float], progress: float | None = None) -> None:
         """`observe` the figures of a rollout batch, named as `core.rollouts.describe` names them.
 
-        Only `entropy/exact` is always needed. A batch without a token moves no controller.
+        Only `entropy/exact` is always needed. A batch without a token to train on, whose entropy
+        is NaN, moves no controller.
         """
-        if figures.get("rollout/tokens") == 0:
+        if figures.get("rollout/tokens") == 0 or math.isnan(figures["entropy/exact"]):
             return
         names = ("nll", "perplexity", "stderr", "response_mean")
         signals = {name: figures.get(f"entropy/{name}") for name in names}
@@ -225,11 +231,13 @@ class Chain:
         return {
             "objective": self.describe(),
             "states": [None if s is None else s.to_dict() for s in self.states],
-        }
+        } | ({} if self._progress is None else {"progress": self._progress})
 
     def load_state_dict(self, data: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self.states = restored(data, self.describe(), self.names, self.methods)
+        if "progress" in data:
+            self._at(data["progress"])
 
     def chain(self) -> Iterable[tuple[str, Method, Any]]:
         """(name, method, state) in their order."""

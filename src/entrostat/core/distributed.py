@@ -4,7 +4,7 @@
     chosen = batch.whole.largest(size, candidates, count, generator)
 
 Plain in one process; on several ranks every rank makes the same calls and gets the same answers,
-for some kilobytes each: no rank ever holds another's tokens. An answer depends on which rollouts,
+for some kilobytes each; tokens move in `companions` alone. An answer depends on which rollouts,
 positions and values there are and on nothing else, to the last bit: not on the number of ranks, the
 order of the rows, the padding. Sums are sums of integers, the value at a rank is found digit by
 digit from how many values share a digit, and chance (also: which of equal values) is a hash of a
@@ -325,7 +325,8 @@ class GlobalBatch:
 
 
 def _array(values: Tensor) -> Array:
-    return values.detach().cpu().numpy()
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()  # numpy has none
 
 
 def _bits(values: Tensor) -> Tensor:

@@ -41,6 +41,8 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
     rewards, group = rewards[known], group[known]
     groups = Groups(group, rewards.dtype)
     entropy, logp = batch.whole.mean(old_entropy, batch.old_logp)
+    if not batch.whole.tokens:  # every rollout is masked: the mean of nothing is not 0
+        entropy = math.nan
     variance = groups.mean((rewards - groups.mean(rewards)).square())
     values = {
         "entropy/exact": entropy,
@@ -86,9 +88,13 @@ def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
 
     Args:
         H: [A] mean entropy of each rollout, nats.
-        tokens: [A] its tokens.
+        tokens: [A] its tokens; one without any does not count.
         group: [A] its prompt.
     """
+    live = tokens > 0
+    H, tokens, group = H[live], tokens[live], group[live]
+    if not len(tokens):
+        return math.nan
     units = Groups(group, torch.float64).index
     if int(units.max()) == 0:  # one prompt
         units = torch.arange(len(units), device=units.device)
@@ -96,9 +102,9 @@ def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
     if P < 2:
         return math.nan
     N = tokens.double()
-    mean = (H * N).sum() / N.sum().clamp(min=1)
+    mean = (H * N).sum() / N.sum()
     off = N.new_zeros(P).index_add_(0, units, (H - mean) * N)
-    return float((P / (P - 1) * off.square().sum()).sqrt() / N.sum().clamp(min=1))
+    return float((P / (P - 1) * off.square().sum()).sqrt() / N.sum())
 
 
 def outcome_figures(batch: TokenBatch) -> dict[str, float]:

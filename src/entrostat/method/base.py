@@ -57,7 +57,8 @@ class Method:
             too, which hosts may else leave out.
         alone: why a surrogate shares an objective with no other.
         contradicts: methods that it cannot stand beside, with the reason.
-        idle_on_policy: what of it does nothing while every ratio is 1; "" where all of it acts.
+        idle_on_policy: what of it does nothing while every ratio is 1; "" where that is not worth a
+            warning.
         actuator: where a controller moves a coefficient, the coefficient's name in `control/...`
             and the parameter that ends its range on the side that keeps entropy up (None: that end
             is 0). The other end is the method at rest.

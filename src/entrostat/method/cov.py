@@ -99,6 +99,7 @@ class KlCov(Method):
     paper: ClassVar[str] = "COV 4.1, Alg. 1"
     base: ClassVar[str] = "clip_free"
     idle_on_policy: ClassVar[str] = "its penalty is flat"
+    contradicts: ClassVar[dict[str, str]] = {"ipo": "both set the distance to the old policy"}
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         cov = covariance(batch.logp, terms.advantage, batch.mask, batch.whole)

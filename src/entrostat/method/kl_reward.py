@@ -44,6 +44,7 @@ class KlReward(Method):
         k = -d if self.form == "k1" else d.square() / 2
         if self.form == "k3":
             k = d.clamp(max=MAX_LOG_RATIO).expm1() - d
-        rewards = at_least_float32(batch.need("rewards"))
+        rewards = batch.need("rewards")
+        rewards = at_least_float32(rewards if rewards.is_floating_point() else rewards.float())
         drift = row_sums(torch.where(batch.mask, k, 0)).to(rewards.dtype)
         return batch.replace(rewards=rewards - self.coef * drift)

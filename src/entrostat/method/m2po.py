@@ -19,7 +19,7 @@ class M2po(Method):
 
     Weight 0 on the fewest tokens of largest m = (lp - lp0)^2 such that the mean of m over the
     others is below the threshold; no other clip (arXiv 2510.01161; AReaL's `m2_threshold`). At
-    least one token is kept. The paper's runs have a threshold of .04.
+    least one token of several is kept. The paper's runs have a threshold of .04.
 
     Parameters:
         threshold: largest second moment of the log ratio.

@@ -50,8 +50,8 @@ def scheduled(name: str, method: _M, texts: Mapping[str, str]) -> _M:
         return method
     if method.controls() is not None:
         raise ValueError(
-            f"{name}: a controller moves {method.controls()}; give its target the schedule, or "
-            "leave the controller out"
+            f"{name}: a controller moves {method.controls()}, and beside it no parameter takes a "
+            "schedule; leave the controller out (a thermostat's target takes one)"
         )
     found = {key: schedule_of(f"{name}: {key}", text) for key, text in texts.items()}
     for key, schedule in found.items():

@@ -96,10 +96,11 @@ class Stare(Method):
     ) -> Terms:
         if not state.applies:
             return terms
+        W, M = self._weights(state)
         weight, surprisal = terms.weight, -at_least_float32(batch.logp.detach())
-        sides = [(terms.advantage > 0, state.value)]
+        sides = [(terms.advantage > 0, W)]
         if self.variant == "C2":
-            sides.append((terms.advantage < 0, state.damp))
+            sides.append((terms.advantage < 0, M))
         for side, factor in sides:
             candidates = batch.mask & side
             count = ceiling(self.top * batch.whole.count(candidates))
@@ -108,8 +109,12 @@ class Stare(Method):
                 weight = torch.where(chosen, factor * weight, weight)
         return terms.replace(weight=weight)
 
+    def _weights(self, state: StareState) -> tuple[float, float]:
+        """W and M now; without a step they are the parameters, which may have a schedule."""
+        return (state.value, state.damp) if self.alpha else (self.W, self.M)
+
     def metrics(self, state: StareState) -> dict[str, float]:
         """`control/stare_weight`, of C2 `control/stare_damp` (1 while the gate is closed)."""
-        W, M = (state.value, state.damp) if state.applies else (1.0, 1.0)
+        W, M = self._weights(state) if state.applies else (1.0, 1.0)
         damp = {"stare_damp": M} if self.variant == "C2" else {}
         return control_figures(state, stare_weight=W, **damp)

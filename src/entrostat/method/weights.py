@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 
 from ..core.batch import Terms, TokenBatch
@@ -63,7 +64,9 @@ class ForkingTokens(Method):
             piece = batch.micro_batch
             piece = torch.zeros_like(batch.lengths) if piece is None else piece
             least = entropy.new_zeros(len(batch), 1)
-            for i in range(int(piece.max()) + 1):
+            # a rank without rollouts, or with fewer micro-batches, asks along
+            last = max(piece.tolist(), default=0)
+            for i in range(int(batch.whole.ranks.max(np.array([float(last)]))[0]) + 1):
                 part = batch[piece == i]
                 least[piece == i] = part.whole.quantile(part.need("entropy"), 1 - self.top)
             return terms.replace(weight=torch.where(entropy >= least, terms.weight, 0))

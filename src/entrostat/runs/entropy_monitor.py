@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -41,7 +42,7 @@ class EntropyMonitor:
 
     def _see(self, row: Mapping[str, Any]) -> bool:
         entropy, target = row.get("entropy/exact"), row.get("control/target")
-        if not isinstance(entropy, int | float):
+        if not isinstance(entropy, int | float) or math.isnan(entropy):
             return False
         known = isinstance(target, int | float)
         self.alarm = self.alarm.seen(float(entropy), float(target) if known else None)

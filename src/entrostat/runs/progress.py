@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -71,8 +72,9 @@ class RunNotes:
 def summary(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     """What to show of an iteration: (label, figure) pairs."""
     controlled = [key for key in metrics if key.startswith("control/")]
+    entropy = metrics.get("entropy/exact", math.nan)  # none where all rollouts are masked
     return [
-        ("entropy", f"{metrics['entropy/exact']:.3f}"),
+        ("entropy", f"{entropy:.3f}"),
         ("reward", f"{metrics['reward/mean']:.3f}"),
         *((key.removeprefix("control/"), f"{metrics[key]:.4g}") for key in controlled),
         ("length", f"{metrics['rollout/length_mean']:.1f}"),
@@ -171,7 +173,8 @@ class Live(Lines):
 
     def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
         self.done, self.latest, self.sampled = iteration, metrics, 0
-        self.curve.append(metrics["entropy/exact"])
+        if "entropy/exact" in metrics:
+            self.curve.append(metrics["entropy/exact"])
 
     def end(self, path: Path) -> None:
         self.status = "done"

@@ -137,7 +137,7 @@ class Hold:
         if any("betas" not in group for group in optimizer.param_groups):
             raise ValueError(_NOT_ADAM.format(_kind(optimizer), "no betas"))
         made = steps_made(optimizer)
-        if not made:
+        if not self._knows(optimizer):
             return False
         settling = made * (1 - optimizer.param_groups[0]["betas"][0]) < 1
         return settling or update == updates // 2 or not self.state.gain
@@ -147,14 +147,14 @@ class Hold:
 
     def decide(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
         """Decide on the multiplier of the coming update; an iteration has so many `updates`."""
-        if steps_made(optimizer):
+        if self._knows(optimizer):
             self.state = self.law.decide(self.state, momentum(optimizer), updates)
-        else:  # of the size of an optimizer's first update nothing is known
+        else:
             self._wait()
 
     def solve(self, coming: Coming, updates: int) -> float:
         """The multiplier c of the coming update, exactly: the root of <h, s(c)> = d."""
-        if not steps_made(coming.optimizer):
+        if not self._knows(coming.optimizer):
             self._wait()
             return 0.0
         law, state, held = self.law, self.state, momentum(coming.optimizer)
@@ -177,6 +177,10 @@ class Hold:
         self.state = law.decided(state, c, coming.change(c), norm)
         return c
 
+    def _knows(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an entropy was seen, and an update, before which its size is unknown."""
+        return bool(self.state.mean) and steps_made(optimizer) > 0
+
     def _wait(self) -> None:
         self.state = self.law.decided(self.state, 0.0, 0.0, 0.0)
 
@@ -194,6 +198,8 @@ class Hold:
             moved: what the update's forward pass showed, on rollouts that no update of this
                 iteration has trained on; None in an iteration's first update and in later epochs.
         """
+        if not self.state.mean:  # no entropy was seen: all rollouts are masked
+            return
         if moved is not None and moved.stderr > 0:  # NaN of one rollout
             self.state = self.law.moved(self.state, moved.change, moved.stderr)
         lasting = 1 - float(optimizer.param_groups[0]["betas"][0])

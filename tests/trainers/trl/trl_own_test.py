@@ -154,6 +154,29 @@ def test_the_dump_has_masked_rollouts_whole_and_says_what_was_trained(tmp_path):
     assert told == json.loads(json.dumps(trainer.objective.describe()))
 
 
+@pytest.mark.parametrize("solve", ["sample", "exact"])
+def test_a_first_batch_of_truncated_rollouts_sets_no_target(tmp_path, solve):
+    """TRL masks them all: the mean entropy of no token is no target."""
+    trainer = entropy_trainer(
+        tmp_path, objective={"name": "thermostat", "solve": solve}, max_steps=4,
+        mask_truncated_completions=True, num_iterations=2,
+    )  # fmt: skip
+    tokenizer = trainer.processing_class
+
+    def generate(prompts):
+        ids = by_prompt(prompts, trainer.state.global_step)
+        if trainer.state.global_step:
+            ids = [[*row[:-1], tokenizer.eos_token_id] for row in ids]
+        encoded = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+        return encoded, ids, None, tokenizer.batch_decode(ids), None, {}, None, None
+
+    trainer._generate = generate
+    trainer.train()
+    first, later = (trainer.state.log_history[i] for i in (0, 2))
+    assert "control/target" not in first
+    assert later["control/target"] == later["entropy/exact"] > 0
+
+
 # ---------------------------------------------------------------------------- logs read again
 
 

@@ -36,13 +36,17 @@ TEMPERATURE = 1.0  # of phi's and the reference's log-probs
 class Phi:
     """The model that gives token rewards, with all that its training needs."""
 
-    settings: Prime  # beta, learning rate, and whether it learns before it scores
+    objective: Objective  # that reads the rewards; its `prime` may have schedules
     policy: Policy  # phi itself, a copy of the policy that training began with
     reference: Policy  # that policy, frozen
     optimizer: torch.optim.Optimizer  # AdamW over phi's trained parameters
     scaler: torch.amp.GradScaler  # of phi's loss under fp16
     micro_batch: int  # sequences in memory at once; any value gives the same gradient
     updates: int = 0  # steps made; before the first, phi is the reference
+
+    @property
+    def settings(self) -> Prime:
+        return settings_of(self.objective)
 
     def token_rewards(
         self, sequences: Sequences, outcomes: Tensor, group: Tensor, where: str
@@ -60,6 +64,8 @@ class Phi:
             RunStopped: an outcome outside of [0, 1]; a loss or gradient that is not finite.
         """
         _check(outcomes, where)
+        if self.settings.phi_lr is not None:
+            self.optimizer.param_groups[0]["lr"] = self.settings.phi_lr
         reference = self.reference.measure(sequences, TEMPERATURE, self.micro_batch).logp
         ratio = torch.zeros_like(reference)
         # before its first update phi is the reference: all that differs is rounding, which the
@@ -134,6 +140,11 @@ class Phi:
         self.scaler.load_state_dict(saved.state["phi"]["scaler"])
 
 
+def settings_of(objective: Objective) -> Prime:
+    """Of its `prime`; the defaults where only another method reads token rewards."""
+    return next((m for m in objective.methods if isinstance(m, Prime)), Prime())
+
+
 def second_model(
     policy: Policy,
     reference: Policy | None,
@@ -146,8 +157,7 @@ def second_model(
     if "process_rewards" not in objective.needs:
         return None
     assert reference is not None
-    # the defaults where only another method reads them
-    settings = next((m for m in objective.methods if isinstance(m, Prime)), Prime())
+    settings = settings_of(objective)
     # what is not trained is shared: under LoRA, all but the adapters
     frozen = {id(p): p for p in policy.model.parameters() if not p.requires_grad}
     phi = replace(policy, model=copy.deepcopy(policy.model, frozen))
@@ -161,7 +171,7 @@ def second_model(
     if settings.phi_update == "after":
         when = "scores each rollout batch, then learns from it"
     say(f"prime: a second model, {size:,} parameters trained at {lr:g}, {when}")
-    return Phi(settings, phi, reference, optimizer, scaler, config.optim.micro_batch)
+    return Phi(objective, phi, reference, optimizer, scaler, config.optim.micro_batch)
 
 
 def learning_rate(settings: Prime, config: TrainConfig, small: bool) -> float:
