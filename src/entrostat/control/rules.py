@@ -128,8 +128,8 @@ class ProportionalIntegral:
 
     With e = (target - entropy) / target, once per iteration: i <- clip(i + ki e, low, high), unless
     the coefficient stands at the end of [low, high] that e pushes towards (anti-windup); c =
-    clip(kp e + i, low, high). Gains are in units of the coefficient: those that hold REPO-R's zeta on one language
-    model are wrong for another coefficient.
+    clip(kp e + i, low, high). Gains are in units of the coefficient: those that hold REPO-R's zeta
+    on one language model are wrong for another coefficient.
 
     Raises:
         ValueError: unless low <= 0 <= high, the gains are at least 0 and the target can be read.

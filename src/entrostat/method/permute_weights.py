@@ -21,8 +21,8 @@ class PermuteWeights(Method):
     the run's generator. How many tokens have which weight stays as it was, which tokens these are
     does not: what a method still does so is its mean weight (a smaller step), and what it no longer
     does is what its choice of tokens is worth. `["steer", "permute_weights"]` is the control that
-    STEER's comparison with GRPO lacks. Without weights before it, it does nothing. Weights that follow
-    from a rollout's own ratios are set after it and not dealt: `off_policy_mask`'s, a surrogate's.
+    STEER's comparison with GRPO lacks. Without weights before it, it does nothing. Weights that
+    follow from a rollout's own ratios (`off_policy_mask`, surrogates) come after it and stay.
 
     Over several ranks each gathers every weight (24 times its own statistics at 8 ranks,
     `benchmarks/ranks.py`): a control for small runs.
