@@ -99,9 +99,12 @@ def _of_run(path: str, others: list[str]) -> list[Finding]:
 
     runs, _ = read_all(path)
     if len(runs) > 1:
+        places = list(dict.fromkeys(str(run.path) for run in runs))
+        if len(places) < len(runs):
+            raise ValueError(f"doctor {path!r}: a file has {len(runs)} runs; it reads files of one")
         raise ValueError(
             f"doctor {path!r}: {len(runs)} runs lie there; name one: "
-            + ", ".join(str(run.path) for run in runs[:_NAMED])
+            + ", ".join(places[:_NAMED])
             + f" and {len(runs) - _NAMED} more" * (len(runs) > _NAMED)
         )
     return examine_run(runs[0])

@@ -99,7 +99,7 @@ def report_verb(args: list[str]) -> int:
         usual = runs[0].path / "report.html" if ours else Path(f"{runs[0].name}.report.html")
         page = write_report(runs[0], Path(output or usual))
     else:
-        study = paths[0] if len(paths) == 1 else None
+        study = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
         title = "Comparison" if study is None else called(study)
         say(f"runs: {', '.join(told_apart(runs, [run.name for run in runs]))}")
         page = write_comparison(runs, Path(output or (study or Path()) / "report.html"), title)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._text import printable
-from ..logs.run import Run
+from ..logs.run import Run, broken_notes
 from .causes import Cause
 from .checks import causes_of
 from .events import WORST, Event, Severity, events_of, sentence
@@ -51,6 +51,7 @@ class Diagnosis:
             it is a number. The verdict is on what was before.
         events: what happened, the worst first; entropy's verdict is one of them.
         missing: what to log next, where no cause was found.
+        notes: of another trainer's log, what was left out of it or put right.
     """
 
     run: str
@@ -62,6 +63,7 @@ class Diagnosis:
     broken: int | None = None
     events: tuple[Event, ...] = ()
     missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -104,6 +106,7 @@ class Diagnosis:
             "causes": [asdict(cause) for cause in self.causes],
             "remedies": [asdict(remedy) for remedy in self.remedies],
             "log_next": list(self.missing),
+            "notes": list(self.notes),
         }  # fmt: skip
 
     @property
@@ -226,6 +229,7 @@ class Diagnosis:
             found += [f"    {line}" for line in remedy.paste.splitlines()]
         if self.severity == "fine":
             found.append("  Nothing to change.")
+        found += [f"  note: {note}" for note in self.notes]
         return [printable(line) for line in found]
 
     def __str__(self) -> str:
@@ -262,7 +266,7 @@ def diagnose_run(run: Run) -> Diagnosis:
     entropy, score = signal(run, "entropy"), signal(run, "score")
     if entropy is None:
         judged = Judged("cannot tell", 1.0)
-    elif len(entropy) >= FEWEST and not entropy.y.any():  # it was not computed
+    elif len(entropy) >= FEWEST and entropy.y.max() <= 0:  # it was not computed
         judged = Judged("cannot tell", 1.0, iterations=len(entropy), first=0.0, last=0.0)
     else:
         scores = [] if score is None else list(score.y)
@@ -279,5 +283,17 @@ def diagnose_run(run: Run) -> Diagnosis:
         missing = []
     return Diagnosis(
         run.name, run.source, run.entropy_is, judged, causes, remedies, broken, events,
-        tuple(missing[:MISSING]),
+        tuple(missing[:MISSING]), _notes(run),
     )  # fmt: skip
+
+
+def _notes(run: Run) -> tuple[str, ...]:
+    """Of another trainer's log: its notes but those that are events, and what was left out."""
+    if run.source == "entrostat":
+        return ()
+    notes = [note for note in run.notes if note not in broken_notes(run.broken)]
+    for first in run.problems[:1]:
+        where = first.file if first.line is None else f"{first.file}:{first.line}"
+        more = f" ({len(run.problems)} in all)" if run.problems[1:] else ""
+        notes.append(f"left out: {where}: {first.reason}{more}")
+    return tuple(notes)

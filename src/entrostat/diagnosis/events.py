@@ -79,10 +79,11 @@ def _score_lost(run: Run) -> Event | None:
     if found is None or score is None or not score.died:
         return None
     first = found.x[_stays(found.y < score.floor + DIED * (score.best - score.floor))]
+    below = "below half of the best" if score.floor == 0 else "nearer to its lowest"
     return Event(
         "score_lost", "Score lost", "broken",
         f"the mean reward went from {score.best:.3g} at its best to {score.late:.3g} at "
-        f"the end, below half of the best for good in iteration {int(first)}",
+        f"the end, {below} for good in iteration {int(first)}",
         int(first),
     )  # fmt: skip
 
@@ -120,8 +121,11 @@ def _broken(run: Run) -> Event | None:
 
 def _not_computed(run: Run) -> Event | None:
     entropy = signal(run, "entropy", 5)
-    if entropy is None or entropy.y.any():
+    if entropy is None or entropy.y.max() > 0:
         return None
+    if entropy.y.any():
+        what = f"its negative is logged: it is at most 0 in all {_steps(len(entropy))}"
+        return Event("not_computed", "Entropy has the wrong sign", "unknown", what)
     what = f"it is logged as 0 in all {_steps(len(entropy))}, which no policy that samples has"
     return Event("not_computed", "Entropy was not computed", "unknown", what)
 

@@ -274,7 +274,7 @@ def _per_token(run: Run, judged: Judged) -> Made:
 def _compute(run: Run, judged: Judged) -> Made:
     own, flag = "Have the trainer log the mean entropy of its tokens.", _flag(run, "entropy")
     if judged.iterations and not flag:
-        return "see why entropy is 0", "See where the trainer computes it, and why it is 0.", ""
+        return "see how entropy is computed", "See where the trainer computes it.", ""
     return "switch the entropy on", f"Log the entropy. {SWITCH.get(run.trainer, own)}", flag
 
 

@@ -188,10 +188,12 @@ def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float]
     fitted = first * np.maximum(np.exp(pieces.fitted) - SHIFT, 0.0)
     ends, width = (_first(y), _last(y)), max(1, len(y) // 50)
     means = moving_mean(y, width)
-    if float(fitted.max()) >= PEAK * max(ends):
-        at = int(np.argmax(means))
-    elif float(fitted.min()) * PEAK <= min(ends):
-        at = int(np.argmin(means))
+    high, low = int(np.argmax(means)), int(np.argmin(means))
+    # the value that is told, and the course, which is more than one iteration
+    if min(float(fitted.max()), float(means[high])) >= PEAK * max(ends):
+        at = high
+    elif max(float(fitted.min()), float(means[low])) * PEAK <= min(ends):
+        at = low
     else:
         return None
     return round(x[at + width // 2]), float(means[at])

@@ -32,7 +32,7 @@ _NAMED = re.compile(rf"(?:\A\s*|[A-Za-z.,:;]\s+|[,:;]){_LETTER_IS}\Z")
 _IN_TEXT = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}")
 _SENTENCE_END = re.compile(r"[.!?:;](?=[\s*$)\]]|\\\)|\Z)|\n")
 _ALSO = re.compile(r"\b(?:or|alternatively|another|also|either|possibly)\b", re.IGNORECASE)
-_DELIMITERS = re.compile(r"\\[()\[\],;!]|\$|\*\*|~")
+_DELIMITERS = re.compile(r"\\[()\[\],;!]|\$|(?<=[.:])[*_]{1,3}|\*\*|~")
 # what belongs to a box that it stands behind
 _BELONGS = re.compile(
     r"\s*(?:\\?%|percent\b|\^\s*\{?\\circ\}?|\u00b0|\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\{?\d\}?)?)"
@@ -60,20 +60,25 @@ _APART = re.compile(
     r"[;:!?)\]}*\"'$]|\\\\|\\[)\]]|\\(?:end|q?quad)\b"
 )
 _ANSWER = r"(?:the|my|our|its|this)\s+(?:\w+\s+)?answer"
-# before a box: an operator that it is the second side of, or a word that takes it back
+# before a box, with nothing that parts it: a factor, or a sign that it is the second side of
+_BESIDE = re.compile(
+    r"(?:[-+*/^_<>~\u2248\u2260\u2264\u2265\u2212\u00b1]|!=|[0-9]|"
+    r"\\(?:pi|theta|alpha|beta|gamma|phi)|\\sqrt\{[^{}]*\})\s*:?\s*\Z|[A-Za-z)}]\Z"
+)
+# before a box, on another line too: an operator, or a word that takes it back
 _BOUND = re.compile(
-    r"(?:[-+*/^_<>~\u2248\u2260\u2264\u2265\u2212\u00b1]|!=|[0-9]|\\(?:times|cdot|div|pm|mp|neq?|"
+    r"(?:\\(?:times|cdot|div|pm|mp|neq?|"
     r"leq?|geq?|lt|gt|approx|sqrt|frac|not|sim)|\b(?:or|about|approximately|roughly|around|nearly|"
     r"almost|than|least|most|half|twice|double|triple|minus|negative|plus|times|between|up to|"
     r"over|choose|excluding|except|ruling\s+out|"
     r"(?:is|lies|falls|strictly|well|far)\s+(?:below|above|under|beyond)|exceeds?|(?:divisible|bounded)\s+by|(?:congruent|coprime|close)\s+to|"
     r"(?:half|third|quarter|out|multiple|bound|power|divisor|factor|part|fraction|root|log|logarithm|sine|cosine|tangent|"
     r"square|cube|reciprocal|inverse|factorial)\s+of)|"
-    r"\\(?:pi|theta|alpha|beta|gamma|phi|log|ln|exp|sin|cos|tan)|\\sqrt\{[^{}]*\}|"
+    r"\\(?:log|ln|exp|sin|cos|tan)|"
     r"(?:\bnot|\bcannot|n't|\bnever|\b(?:suppose|assume|reject|discard|eliminate|rule\s+out|"
     r"perhaps|maybe|possibly)|\bif\s+(?:it|this|that)\s+(?:is|was|were))(?:\s+\w+){0,3}|"
     r"\b(?:may|might|could)\s+be|\b(?<!\bi\s)(?<!\bwe\s)(?:says?|said|thinks?|believes?)(?:\s+(?:that|it|this|the|answer|is))*|"
-    r"\b(?:first|intermediate|partial|previous|initial)\s+(?:step|result|estimate)\s+(?:is|was|gives|yields))\s*:?\s*\Z|[A-Za-z)}]\Z"
+    r"\b(?:first|intermediate|partial|previous|initial)\s+(?:step|result|estimate)\s+(?:is|was|gives|yields))\s*:?\s*\Z"
     r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z"
     r"|[\[(][^\[\]()\n]*,\s*\Z"
     r"|\b(?:friend|claim(?:s|ed)?|answer\s*,?\s+(?:plus|minus|"
@@ -97,11 +102,12 @@ _DISPLAYS = r"\{(?:align|equation|gather|multline|eqnarray|math|displaymath)\w*\
 _MATHEMATICS = re.compile(rf"(\\[(\[]|\\begin{_DISPLAYS})|\\[)\]]|\\end{_DISPLAYS}")
 _BEGINS = re.compile(rf"(?<!\\)\$+|\\[(\[]|\\begin{_DISPLAYS}")
 _BULLET = re.compile(r"(?:\A|\n)\s*[-*+>]\s+\Z")
-# what may stand right before a box: arrows, space, words set in mathematics
-_INTRODUCES = re.compile(
-    r"(?:\\(?:q?quad|[lL]?ong(?:left)?[rR]ightarrow|[rR]ightarrow|implies|therefore|to|iff|"
-    r"displaystyle)\b|\\text\w*\s*\{[^{}]*\}|[-=]>|\s)+\Z"
-)
+# what may stand right before a box: space, words set in mathematics
+_INTRODUCES = re.compile(r"(?:\\(?:q?quad|displaystyle)\b|\\text\w*\s*\{[^{}]*\}|\s)+\Z")
+_ARROW = re.compile(r"\\(?:(?:[lL]ong)?(?:left)?[rR]ightarrow|implies|therefore|to|iff)\b|[-=]>")
+# what may part a box from what stands before it
+_SEAM = re.compile(rf"(?:\s|\*\*|\$|\\[()\[\]]|\\(?:begin|end){_DISPLAYS})*\Z")
+_LABEL = re.compile(r"\b[A-Z]\w*\s+\d+\**:\Z")  # Question 3:
 _WRAPPER = re.compile(
     r"(?:\\(?:text)?color\s*\{\w+\}\s*|\\(?:boxed|fbox|text\w*|math\w+|bm|boldsymbol)\s*|(?:\A|[\s$]))\Z"
 )
@@ -210,7 +216,7 @@ def from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
         joints.append(joint)
         start = other.start
     said = [one.strip() for one in reversed(said)]
-    if "" in said or _is_bound(text[max(0, start - NEAR) : start]):
+    if "" in said or _is_bound(text[max(0, start - 2000) : start]):
         return []
     said = _with_names(text, start, said, joints[::-1])
     rest = text[box.end : box.end + TAIL]
@@ -263,21 +269,31 @@ def _in_mathematics(before: str) -> bool:
 
 
 def _is_bound(before: str) -> bool:
-    """Whether what stands before a box makes it a part of something, or takes it back."""
+    """Whether what stands before a box makes it a part of something, or takes it back.
+
+    A break of line parts a box from what stands before it outside mathematics, and so does
+    mathematics that has ended in a value.
+    """
+    seam = _SEAM.search(before)
+    at = seam.start() if seam else 0
+    ends = r"[\w)}]\s*[$\\]" if _in_mathematics(before[:at]) else "\n"
+    parted = re.search(ends, before[max(0, at - 1) :]) or _LABEL.search(before[:at])
+    before = before[-NEAR:]
     if _OWN_LINE.search(before):  # "So n = 3 and", and the box below
         before = _OWN_LINE.sub(".", before)
-    bare = _INTRODUCES.sub(" ", _DELIMITERS.sub(" ", before))
+    bare = _INTRODUCES.sub(" ", _ARROW.sub(";", _DELIMITERS.sub(" ", before)))
     bare = re.sub(r"=\s*\+\s*\Z", "= ", bare)
     if _BULLET.search(bare):
         return False
-    return _BOUND.search(_unwrapped(bare)) is not None
+    bare = _unwrapped(bare)
+    return bool(_BOUND.search(bare) or (not parted and _BESIDE.search(bare)))
 
 
 def _unwrapped(before: str) -> str:
-    r"""Without \textbf{ and the like that a box stands in; "-" for any other brace."""
+    r"""Without \textbf{ and the like that a box stands in; \frac for any other brace."""
     while (brace := _open_brace(before)) >= 0:
         if not _WRAPPER.search(before[:brace]):
-            return "-"
+            return r"\frac"
         before = _WRAPPER.sub(" ", before[:brace])
     return before
 

@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -244,15 +245,25 @@ def run_of(run: Path | Run) -> Run:
 
 
 def broken(metrics: Lines) -> dict[str, int]:
-    """Metrics that end as NaN or infinity, and since which iteration they are nothing else."""
-    found: dict[str, int] = {}
+    """Metrics that end as NaN or infinity, and since which iteration they are nothing else.
+
+    A table has NaN in rows without the metric (an evaluation's). So NaN alone is no end, nor is one
+    that is no longer than a gap before it.
+    """
+    since: dict[str, int] = {}
+    length, longest = Counter[str](), Counter[str]()
+    logged = set[str]()
     for row in metrics:
         for key, value in row.items():
+            if isinstance(value, float) and not math.isnan(value):
+                logged.add(key)
             if isinstance(value, float) and math.isfinite(value):
-                found.pop(key, None)
+                longest[key] = max(longest[key], length.pop(key, 0))
+                since.pop(key, None)
             elif isinstance(value, float):
-                found.setdefault(key, row["iteration"])
-    return found
+                since.setdefault(key, row["iteration"])
+                length[key] += 1
+    return {k: at for k, at in since.items() if k in logged and length[k] > longest[k]}
 
 
 def broken_notes(found: Mapping[str, int]) -> list[str]:

@@ -178,7 +178,9 @@ def zero_advantage(record: Record) -> Finding:
     last = last_ones(len(share))
     counted = isinstance(prompts, int) and share.name == "rollout/zero_advantage_groups"
     groups = prompts if counted and isinstance(prompts, int) else _GROUPS * last
-    return idle_share(round(float(share.y[-last:].mean()) * groups), groups, figures)
+    idle = float(share.y[-last:].mean())
+    text = None if counted else f"{idle:.0%} of groups"
+    return idle_share(round(idle * groups), groups, figures, text)
 
 
 def group(record: Record) -> Finding:

@@ -100,11 +100,16 @@ def zero_advantage(subject: Subject) -> Finding:
     return idle_share(idle_groups(graded), groups, subject.figures)
 
 
-def idle_share(idle: int, groups: int, figures: dict[str, float]) -> Finding:
-    """Of groups that were counted: wrong where more than half surely have no signal."""
+def idle_share(
+    idle: int, groups: int, figures: dict[str, float], share: str | None = None
+) -> Finding:
+    """Wrong where more than half of the groups surely have no signal.
+
+    `share` says how many, where they were not counted.
+    """
     reward = figures.get("reward/mean")
     mean = "" if reward is None else f"; mean reward {reward:.2f}"
-    text = f"{idle} of {groups} groups have no signal{mean}"
+    text = f"{share or f'{idle} of {groups} groups'} have no signal{mean}"
     low = wilson_low(idle, groups)
     if low > IDLE:
         return wrong(
