@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .names import complete, guess
-from .source import TENSORBOARD, Given, clean, document, head_of, lines, number, records, step_of
+from .source import (
+    TENSORBOARD, Given, clean, document, flatten, head_of, lines, number, records, step_of,
+)  # fmt: skip
 
-DEPTH = 4
 HEADER_WITHIN = 50  # lines
 PREAMBLE = 50_000  # lines of a console before its first figures
 LONGEST = 20_000  # characters of a console's line that is read for figures
@@ -66,18 +67,6 @@ def is_record(record: Mapping[str, Any]) -> bool:
     flat = _widened(flatten(record))
     found = guess(flat, {})
     return complete(found, {}) and step_of(flat[found["step"]]) is not None
-
-
-def flatten(record: Mapping[str, Any], depth: int = DEPTH) -> dict[str, Any]:
-    """Nested objects as names with "/", down to a depth."""
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, dict) and depth > 0:
-            inner = flatten(value, depth - 1)
-            flat |= {f"{key}/{name}": each for name, each in inner.items()}
-        else:
-            flat[str(key)] = value
-    return flat
 
 
 def _widened(values: dict[str, Any]) -> dict[str, Any]:
@@ -217,17 +206,19 @@ def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
             yield Cells(count, {n: c for n, c in zip(names, row, strict=True) if c}, clean(title))
 
 
+_COUNT = r"\d{1,15}(?:,\d{3}(?!\d))*"  # 12000, 12,000
 _AT = re.compile(
     r"(?i)(?<!micro )(?<![\w/])(?P<whole>(?:global|train|training|optimizer)[ _-]?)?"
-    r"(?:step|iteration|iter|update|episode)\b\s*[:=#]?\s*\[?(?P<step>\d{1,15})"
+    r"(?:step|iteration|iter|update|episode)\b\s*[:=#]?\s*\[?"
+    rf"(?P<step>{_COUNT})"
 )
 _VALUE = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
 _FIGURE = re.compile(
     r"\s*(?P<name>[^|:=]*?[A-Za-z)\]_.])\s*(?:[:=]\s*|\s)"
-    rf"(?P<value>{_VALUE})(?=$|[\s%/),;\]a-zA-Z])"
+    rf"(?P<value>{_VALUE})(?=$|[\s%/);\]a-zA-Z]|,(?!\d))"
 )
-_PAIR = re.compile(rf"([A-Za-z][\w./@-]*)[=:]({_VALUE})(?=$|[\s,;|\]])")
-_OF = re.compile(r"(?:^|\|)\s*\[?(\d{1,15})/\d{1,15}\]?(?=[\s:,])")  # 12/100 figures
+_PAIR = re.compile(rf"([A-Za-z][\w./@-]*)[=:]({_VALUE})(?=$|[\s;|\]]|,(?!\d))")
+_OF = re.compile(rf"(?:^|\|)\s*\[?\s*({_COUNT})/{_COUNT}\s*\]?(?=[\s:,])")  # 12/100 figures
 _GROUP = re.compile(r"\s*(?:[-•*] )?([\w./-]{1,60}):\s*")
 _WHO = re.compile(r"^\(\S+ pid=[^)]*\) ?")
 _OTHER = re.compile(r"\s*(?:\{\s*\"|\[\s*(?:[\[{\"]|[-+\d.eE]+,)|[|<│])")  # JSON, tables
@@ -258,10 +249,12 @@ def _figures(text: str) -> dict[str, Any]:
     if not at and pairs and (of := _OF.search(text)):
         found["step"] = of[1]
     found |= pairs
-    plain = re.sub("['\"]", "", _AT.sub(" | ", text))
-    for part in re.split(r"\s*[|│{}]\s*[:\])]?|[,;]\s+|\s+-\s+", plain):
-        if figure := _FIGURE.match(part):
+    plain = re.sub("['\"]", "", _OF.sub(" | ", _AT.sub(" | ", text)))
+    for part in re.split(r"\s*[|│┃{}]\s*[:\])]?|[,;]\s+|\s+-\s+", plain):
+        end = 0
+        while figure := _FIGURE.match(part, end):
             found.setdefault(figure["name"].strip(" \t-*•[(").strip(), figure["value"])
+            end = figure.end()
     return found
 
 

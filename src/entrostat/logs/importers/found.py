@@ -16,7 +16,7 @@ from .rows import Group, Row, groups_of, pieces_of
 from .source import BROKEN, Given, UnreadableError, clean, lines, opener_of, parse, step_of
 from .steps import Dumped, Rollout, reader_of
 
-# Of several formats in a directory and under it the first is read. A reader has `scan`, `run_of`
+# In the order in which formats are told. A reader has `scan`, `run_of`
 # where it is one trainer's, and tells files by first bytes, a line or an object (`RECORDS`).
 READERS: dict[str, Any] = {
     "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb,
@@ -154,7 +154,10 @@ class Found:
         return found if format in (None, found) else None
 
     def _leave_out(self) -> None:
-        """Leave out files of a lower format where a better one is beside or beneath them."""
+        """Leave out a tracker's files and tables beside or above a better format's: the same run.
+
+        Logs of two trainers are of two runs.
+        """
         # of a run of W&B's its log alone: the console and the summary beside it say less
         logged = {_home(file) for file in self.by_format["wandb"] if file.suffix == ".wandb"}
         better: list[Path] = []
@@ -163,8 +166,9 @@ class Found:
             files = [f for f in files if f.suffix == ".wandb" or _home(f) not in logged]
             for file in files:
                 home = _home(file)
-                covered = any(home.is_relative_to(h) or h.is_relative_to(home) for h in better)
-                (self.left if covered else self.by_format)[name].append(file)
+                near = any(home.is_relative_to(h) or h.is_relative_to(home) for h in better)
+                left = near and name in ("wandb", "tensorboard", "table")
+                (self.left if left else self.by_format)[name].append(file)
             better += map(_home, files)
 
     def runs(self) -> tuple[list[Run], list[str]]:

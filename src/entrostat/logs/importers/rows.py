@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -116,11 +116,27 @@ def _figures(row: Row) -> dict[str, float]:
     return {}
 
 
+def _counted_on(rows: Iterable[Row]) -> Iterator[Row]:
+    """Rows whose steps rise on where the source counts them anew in each epoch."""
+    latest: dict[str, tuple[int, float, int, int]] = {}  # a run's last step and its epoch
+    for row in rows:
+        last, before, added, gap = latest.get(row.run, (-1, math.nan, 0, 1))
+        epoch = next((number(v) for k, v in row.values.items() if k.lower() == "epoch"), None)
+        if (step := step_of(row.step)) is not None:
+            if step < last:
+                added = added + last + gap - step if epoch == before + 1 else 0
+            elif -1 < last < step:
+                gap = step - last
+            latest[row.run] = step, before if epoch is None else epoch, added, gap
+            row = row._replace(step=step + added) if added else row
+        yield row
+
+
 def pieces_of(rows: Iterable[Row], home: Path, order: tuple[Any, ...] = ()) -> list[Group]:
     """A file's rows, cut where steps fall back or the source says that a run begins."""
     open_: dict[str, tuple[Group, int]] = {}  # a run's latest piece and its last step
     found: list[Group] = []
-    for row in rows:
+    for row in _counted_on(rows):
         piece, last = open_.get(row.run, (None, -1))
         step = step_of(row.step)
         if piece is None or row.fresh or (step is not None and step < last):

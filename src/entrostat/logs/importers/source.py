@@ -34,10 +34,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _WRAPPED = re.compile(r'"(log|message|msg|text|textPayload)"\s*:\s*"')
 TENSORBOARD = ("Wall time", "Step", "Value")  # the columns of what its interface exports
 _HEAD = 64 * 1024  # bytes in which a notebook is told
+DEPTH = 4  # of nested objects
 # a figure of a printed dictionary
 PAIR = re.compile(
     r"'([^']{1,200})': '?((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w./%]{1,40})'?(?=[,}])"
 )
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"(?:np\.|numpy\.)?\w{0,16}\(([^()]{1,64})\)")  # np.float64(0.5)
 
 
@@ -115,7 +117,7 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
                 if text.startswith("{") and (inner := _WRAPPED.search(text)):
                     with suppress(UnreadableError):
                         record = parse(text)
-                        if not complete(guess(record, {}), {}):  # else a row with a message
+                        if not is_record(record):  # else a row with a message
                             text, whole = str(record.get(inner[1], text)).rstrip("\n"), True
                 yield count, text, whole
     except BROKEN as error:
@@ -199,19 +201,34 @@ def listed(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
             given.problem(path, None, f"entry {place} of the list is not a JSON object")
 
 
+def flatten(record: Mapping[str, Any], depth: int = DEPTH) -> dict[str, Any]:
+    """Nested objects as names with "/", down to a depth."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict) and depth > 0:
+            inner = flatten(value, depth - 1)
+            flat |= {f"{key}/{name}": each for name, each in inner.items()}
+        else:
+            flat[str(key)] = value
+    return flat
+
+
 def _rows_of(value: Any) -> Iterable[Any]:
-    """Rows of a document: a list, the only list of steps in it, columns, or one object."""
+    """Rows of a document: a list, the lists of steps in it, columns, or one object."""
     if isinstance(value, list):
         triples = all(isinstance(row, list) and len(row) == 3 for row in value)  # TensorBoard's
         return [dict(zip(TENSORBOARD, row, strict=True)) for row in value] if triples else value
     if not isinstance(value, dict):
         return [value]
     columns = {k: v for k, v in value.items() if isinstance(v, list)}
-    tables = [v for v in columns.values() if v and isinstance(v[0], dict)]
-    steps = [v for v in tables if complete(guess(v[0], {}), {})]  # and not evaluations
-    tables = [max(steps, key=len)] if steps else tables
-    if len(tables) == 1:
-        return tables[0]
+    tables = {k: v for k, v in columns.items() if v and isinstance(v[0], dict)}
+    kinds = {k: guess(flatten(v[0]), {}) for k, v in tables.items()}
+    runs = [k for k, found in kinds.items() if complete(found, {})]
+    runs = [k for k in runs if "entropy" in kinds[k]] or runs  # and not evaluations
+    if len(runs) > 1:
+        return [{"run": k, **row} for k in runs for row in tables[k] if isinstance(row, dict)]
+    if len(names := runs or [*tables]) == 1:
+        return tables[names[0]]
     if len(columns) > 1 and len({len(v) for v in columns.values()}) == 1:
         if "step" not in guess(columns, {}):  # the rows are counted
             columns = {"step": [*range(1, len(next(iter(columns.values()))) + 1)], **columns}
@@ -252,8 +269,8 @@ def number(value: Any) -> float | None:
 
 
 def step_of(value: Any) -> int | None:
-    """A step: a whole number from 0, also of "240/960"; None for anything else."""
-    found = number(value.partition("/")[0] if isinstance(value, str) else value)
+    """A step: a whole number from 0, also of "1,240/9,600"; None for anything else."""
+    found = number(_THOUSANDS.sub("", value.partition("/")[0]) if isinstance(value, str) else value)
     known = found is not None and found.is_integer() and 0 <= found < MOST
     return int(found) if found is not None and known else None
 

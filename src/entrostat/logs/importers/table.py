@@ -8,19 +8,19 @@ cannot be known from it, unless the column has one of our own names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
 from . import forms
 from .forms import Cells
-from .names import choose, complete, fold, guess, renamed
+from .names import KINDS, choose, complete, fold, guess, renamed
 from .rows import Row
-from .source import Given, clean, short, step_of
+from .source import Given, clean, number, short, step_of
 from .steps import finish, metrics_of
 
-PEEK = 1000  # rows in which columns are looked for: an early row may lack one
+PEEK = 1000  # rows in which a file's columns are looked for: an early row may lack one
 RUN_NAMES = {
     "run", "run_id", "run_name", "experiment", "experiment_name", "exp_name", "seed", "dir_name",
 }  # fmt: skip
@@ -53,23 +53,23 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
     Raises:
         ValueError: there are rows, but no column for the step.
     """
-    source = forms.rows_in(path, given)
-    first = [*islice(source, PEEK)]
-    names = list(dict.fromkeys(name for row in first for name in row.values))
+    rows = [*forms.rows_in(path, given)]
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
     if not names:
         return
     found = guess(names, given.columns)
     if "step" not in found:
         raise ValueError(_lacking(found, names, given))
-    titles = len({row.title for row in first if row.title}) > 1
+    titles = len({row.title for row in rows if row.title}) > 1
     charts = any(" - " in name for name in names)
-    by = _run_column(first)
-    for count, row, title in chain(first, source):
+    by = _run_columns(rows, names, found)
+    for count, row, title in rows:
         if found["step"] not in row:
             given.problem(path, count, f"no {clean(found['step'])}")
             continue
         step = row.pop(found["step"])
-        run = str(row.get(by, "")) if by else title if titles or not charts else ""
+        told = " ".join(str(row[name]) for name in by if name in row)
+        run = told if by else title if titles or not charts else ""
         several = _by_chart(row, given.columns) if charts else {run: row}
         for name, figures in several.items():
             if figures or not charts:
@@ -88,12 +88,32 @@ def _by_chart(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, d
     return found
 
 
-def _run_column(rows: Sequence[Cells]) -> str | None:
-    for name in dict.fromkeys(name for row in rows for name in row.values):
-        values = [str(row.values[name]) for row in rows if name in row.values]
-        if fold(name) in RUN_NAMES and 1 < len(set(values)) <= len(values) / 3:
-            return name
-    return None
+def _run_columns(
+    rows: Sequence[Cells], names: Sequence[str], found: Mapping[str, str]
+) -> list[str]:
+    """Columns that name a row's run: one called so, and texts that tell rows of a step apart."""
+    called, texts = list[str](), list[str]()
+    for name in names:
+        values = [row.values[name] for row in rows if name in row.values]
+        named, text = fold(name) in RUN_NAMES, all(number(value) is None for value in values)
+        if (named or text) and 1 < len(set(map(str, values))) <= len(values) / 3:
+            (called if named else texts).append(name)
+    by = called[:1]
+    for name in [*called[1:], *texts]:
+        if 2 * _clashes(rows, found, [*by, name]) < _clashes(rows, found, by):
+            by.append(name)
+    return sorted(by, key=names.index)
+
+
+def _clashes(rows: Sequence[Cells], found: Mapping[str, str], by: Sequence[str]) -> int:
+    """How many entropies and scores differ from the first one of their step and run."""
+    first: dict[tuple[str, ...], str] = {}
+    step, *figures = (found[kind] for kind in KINDS if kind in found)
+    return sum(
+        first.setdefault((figure, *(str(row.get(name)) for name in (step, *by))), told) != told
+        for _, row, _ in rows if step in row
+        for figure in figures if (told := str(row.get(figure, "")))
+    )  # fmt: skip
 
 
 def _lacking(found: Mapping[str, str], names: Iterable[str], given: Given) -> str:

@@ -45,6 +45,7 @@ UNKNOWN = (
     "GRPOTrainer did not write it"
 )
 _SETTING = re.compile(r'"(max_steps|logging_steps)"\s*:\s*(\d+)')
+_DOCUMENT = re.compile(r"\s*(\{|\[\s*(\{|$))")  # an object, or a list of objects
 LIST = re.compile(r'"log_history"\s*:\s*\[')
 # the progress bar of the step before a line
 BAR = re.compile(r"(?:^|[\])] )\s*\d{1,3}%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12}) \[")
@@ -61,7 +62,7 @@ def is_document(head: str) -> bool:
 def is_line(text: str) -> bool:
     """Whether a line is a logged one, as JSON or as a console prints it."""
     begin = text.find("{")
-    if begin < 0 or "loss" not in text or "log_history" in text:
+    if begin < 0 or "loss" not in text or "[{" in text:  # a whole history in one line
         return False
     if text[begin : begin + 2] == "{'":
         return "'loss': " in text and ("'epoch': " in text or "'reward" in text)
@@ -78,7 +79,7 @@ def states(directory: Path) -> list[Path]:
 def scan(path: Path, given: Given) -> Iterator[Row]:
     """Rows of lines or of a state; of a cut state what came before."""
     first = first_line(path)
-    if first.lstrip()[:1] != "{" or is_line(first):
+    if not _DOCUMENT.match(first) or is_line(first):
         yield from _lines(path, given)
         return
     settings = dict(reversed(_SETTING.findall(document(path, Given(path)))))
