@@ -70,15 +70,18 @@ def unknown(kind: str, given: str, names: Iterable[str], listed: str | None = No
     return f"unknown {kind} {given!r}.{hint}{also} {listed}"
 
 
-def refuse_options(words: Iterable[str], verb: str, known: Iterable[str]) -> None:
-    """Refuse what looks like an option and is none.
+def refuse_options(
+    words: Iterable[str], verb: str, known: Iterable[str], listed: str = "--help"
+) -> None:
+    """Refuse what looks like an option and is none; the option `listed` prints them all.
 
     Raises:
         ValueError: names the option and the nearest.
     """
+    names = {name.replace("-", "_"): name for name in known}
     for word in words:
         if word.startswith("-") and word != "-":
             flag = word.split("=")[0]
-            guess = nearest(flag.lstrip("-").replace("-", "_"), known)
-            hint = f" Did you mean '--{guess}'?" if guess else ""
-            raise ValueError(f"unknown option {flag!r}.{hint} `{verb} --help` lists them all.")
+            guess = nearest(flag.lstrip("-").replace("-", "_"), names)
+            hint = f" Did you mean '--{names[guess]}'?" if guess else ""
+            raise ValueError(f"unknown option {flag!r}.{hint} `{verb} {listed}` lists them all.")

@@ -431,6 +431,43 @@ def test_entropy_that_was_never_a_number(tmp_path, capsys):
     assert "From iteration 1 on entropy is no finite number" in capsys.readouterr().out
 
 
+def test_a_table_without_a_number_in_an_evaluations_row_did_not_break(tmp_path):
+    """As pandas and W&B write a row that has the evaluation's figures alone."""
+    rows = [f"{i},nan,nan,0.5" if i % 10 == 0 else f"{i},0.9,0.5,nan" for i in range(1, 31)]
+    path = tmp_path / "log.csv"
+    path.write_text("step,entropy,reward,test\n" + "\n".join(rows))
+    found = diagnose(path)
+    assert (found.verdict, found.severity, found.broken) == ("held", "fine", None)
+    path.write_text("step,entropy,reward\n" + "".join(f"{i},nan,0.{i + 10}\n" for i in range(30)))
+    assert "No entropy is logged" in diagnose(path).headline
+
+
+def test_what_was_left_out_is_said(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    cells = (f"{i},high,0.5\n" for i in range(1, 31))
+    path.write_text("step,entropy,reward\n" + "".join(cells))
+    assert main(["diagnose", str(path)]) == 0
+    note = "left out: log.csv:2: entropy 'high' is not a number (30 in all)"
+    assert f"  note: {note}" in capsys.readouterr().out
+    assert note in diagnose(path).to_dict()["notes"]
+
+
+def test_a_negative_entropy_has_no_verdict():
+    found = diagnose_run(made(noisy(-0.9 + 0.005 * np.arange(60)), source="a table"))
+    assert (found.verdict, found.severity) == ("cannot tell", "unknown")
+    assert found.headline.startswith("Entropy has the wrong sign. Its negative is logged")
+
+
+def test_where_a_run_ends_is_no_low_on_its_way():
+    H = [0.891, 0.911, 0.907, 0.889, 0.883, 0.446, 0.251, 0.164, 0.129, 0.113, 0.104, 0.104]
+    assert diagnose_run(made(H)).judged.peak is None
+
+
+def test_a_score_below_zero_that_was_lost():
+    found = diagnose_run(made([0.9] * 100, **{"reward/mean": np.linspace(-2, -10, 100)}))
+    assert "nearer to its lowest for good" in found.headline
+
+
 def test_refusals(capsys):
     assert main(["diagnose", "--jsn", "x"]) == 2
     assert "--json" in capsys.readouterr().err

@@ -137,6 +137,22 @@ def test_logs_without_a_fault(series: dict[str, Any]) -> None:
     assert not wrong(of(log(**series)))
 
 
+def test_a_share_of_groups_is_no_count() -> None:
+    finding = of(log(frac_reward_zero_std=0.1))["zero_advantage"]
+    assert finding.evidence.startswith("10% of groups have no signal")
+
+
+def test_a_file_of_several_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "two.csv"
+    rows = [f"{run},{i},0.9,0.5\n" for run in "ab" for i in range(1, 21)]
+    path.write_text("run,step,entropy,reward\n" + "".join(rows))
+    assert main(["doctor", str(path)]) == 2
+    assert "a file has 2 runs; it reads files of one" in capsys.readouterr().err
+    page = tmp_path / "page.html"
+    assert main(["report", str(path), "--output", str(page)]) == 0
+    assert page.exists()
+
+
 def test_a_gate_that_never_opened(left: Path) -> None:
     run = log(**{"control/entropy_coef": 0.0, "control/target": 0.2, "entropy/exact": 0.9})
     run.config["method"] = ["adaptive_entropy"]

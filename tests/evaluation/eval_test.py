@@ -22,6 +22,7 @@ import entrostat as es
 from builders import json_lines, refused
 from entrostat.cli import main
 from entrostat.data.seeds import uniform
+from entrostat.evaluation import lm_eval
 from entrostat.evaluation.evaluate import plan, run_evaluation
 from entrostat.evaluation.evaluator import LabSampler, fingerprint, load, mean_pooled
 from entrostat.evaluation.models import evaluated_models, problem_sets
@@ -258,6 +259,10 @@ def test_subjects_of_a_run(run: Path, tiny: Policy, tmp_path: Path) -> None:
     copy = str(shutil.copytree(run, tmp_path / "run-2"))  # a name that a second `run` would take
     names = [one.name for one in evaluated_models([str(run), str(run), copy, copy])]
     assert names == ["run", "run-2", "run-2-2", "run-2-3"]
+    for manifest in (Path(copy) / "checkpoints").glob("*.json"):  # as another trainer's run
+        manifest.unlink()
+    found = evaluated_models([copy], checkpoints=True)
+    assert [one.iteration for one in found] == [0, 2]
     kept = f"it has {run}@1, {run}@2, and {run}@0, which it began with"
     for spec, words in (
         (f"{run}@7", f"the run keeps no checkpoint 7; {kept}"),
@@ -413,6 +418,10 @@ def test_results_responses_and_lm_evals_files(tmp_path: Path, run: Path) -> None
     mean = {m: sum(row[m] for row in rows) / 5 for m in metrics}
     for metric, value in mean.items():
         assert told["results"]["target_sum_ood"][f"{metric},none"] == pytest.approx(value)
+    # two sets whose names are one there
+    both = first | {"sets": {"a-b": entry, "a_b": entry}}
+    place = lm_eval.export(tmp_path / "run@0", both)
+    assert len(list(place.glob("samples_a_b*.jsonl"))) == 2
 
 
 def test_the_page_escapes_what_models_say(tmp_path: Path) -> None:
@@ -442,6 +451,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["tiny", "--on", "nothing", "--greedy", "True"], "unknown task 'nothing'"),
         (["tiny", "--on", "nothing", "--greedy", "false"], "unknown task 'nothing'"),
         (["tiny", "--task", "words"], "sets are named by --on, --on words"),
+        (["tiny", "--on", "words", "--task.name", "x"], "sets are named by --on"),
         (["tiny", "--on", "words", "--tempo", "1"], "unknown option"),
         (["nowhere", "--on", "words"], "unknown model 'nowhere'"),
         (["tiny", "--on", "words", "--method", "grpo"], "unknown option '--method'"),

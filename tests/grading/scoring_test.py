@@ -226,6 +226,20 @@ def test_a_grader_that_raises_hangs_or_errs_does_not_end_the_run(
     assert "the scorer of t raised (" in said[0] or "the scorer of t died (" in said[0]
 
 
+def test_a_grader_that_always_raises_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_grader.py").write_text("def grade(response, answer): return answer.none\n")
+    (tmp_path / "t.jsonl").write_text(json.dumps({"prompt": "23/4:", "answer": 23}) + "\n")
+    monkeypatch.chdir(tmp_path)
+    task = es.make_task("t.jsonl", grader="broken_grader:grade")
+    with Scorer(task, Scoring(workers=1), lambda words: None) as scorer:
+        refused(
+            lambda: scorer(["a", "b"], [task.example(0, "train")] * 2, 7),
+            "AttributeError", "failed at all 2 answers", error=RunStopped,
+        )  # fmt: skip
+
+
 # reasoning-gym: what the review found, by data set. X stands for the item's variable.
 RAISED = {
     "prime_factorization": ["abc", "2 x 3", "\u00d7a", "1e5"],

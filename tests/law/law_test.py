@@ -13,6 +13,7 @@ from scipy import stats
 from builders import refused
 from entrostat import law
 from entrostat.law.fitting import p_words, runs_test, trend
+from entrostat.logs.importers import read
 from entrostat.logs.run import Run
 
 
@@ -502,6 +503,18 @@ def test_another_trainers_validation_is_of_the_policy_after_its_step(key: str) -
     assert (found.score_key, found.point) == (key, "evaluation")
     assert found.score == pytest.approx([0.01 * s for s in range(0, 75, 5)])
     assert found.entropy == pytest.approx([2 - 0.01 * (s + 5) for s in range(0, 75, 5)])
+
+
+def test_a_metric_by_the_name_that_its_trainer_gave_it(tmp_path: Path) -> None:
+    lines = (
+        f"step:{i} - actor/entropy:{1 - 0.01 * i:.3f} - critic/score/mean:{0.01 * i:.3f}\n"
+        for i in range(1, 31)
+    )
+    (tmp_path / "verl.log").write_text("".join(lines))
+    run = read(tmp_path / "verl.log")
+    found = law.pairs_of(run, score="critic/score/mean", entropy="actor/entropy")
+    assert found.score == pytest.approx([0.01 * i for i in range(1, 31)])
+    assert found.entropy == pytest.approx([1 - 0.01 * i for i in range(1, 31)])
 
 
 def of(a: float, b: float) -> law.EntropyLaw:

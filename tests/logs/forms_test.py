@@ -61,6 +61,12 @@ LINES = {
     "a bar": ("a table", "Training:  5%|█   | {i}/40 [00:10<01:00, 1.2s/it, loss=0.1, reward={s}, "
               "entropy={h}]"),
     "of how many": ("a table", "   {i}/40  entropy={h}  reward={s}  lr=1e-6"),
+    "of how many, padded": ("a table", "[{i:>3}/40] reward={s} entropy={h}"),
+    "parted by blanks": ("a table", "step {i}: reward: {s} entropy: {h}"),
+    "parted by tabs": ("a table", "Episode {i}\tReward: {s}\tEntropy: {h}"),
+    "no colons": ("a table", "Iter {i}: loss 0.01 reward {s} entropy {h}"),
+    "heavy lines": ("a table", "Step {i:>3} ┃ reward {s} ┃ entropy {h} ┃ len 200"),
+    "steps of an epoch": ("a table", "epoch {e} | step {k} | reward {s} | entropy {h}"),
     "open-instruct": ("open-instruct", "╭── metrics ──╮\n│ training_step │ {i} │\n"
                       "│ policy/entropy_avg │ {h} │\n│ objective/scores │ {s} │\n╰──╯"),
     "a dictionary": ("a table", "{{'step': {i}, 'entropy': {h}, 'mean_reward': {s}}}"),
@@ -71,6 +77,8 @@ LINES = {
                       '"reward": {s}, "entropy": {h}}}'),
     "a message": ("veRL", '{{"level": 30, "time": 1700000000, "msg": "step:{i} - actor/entropy:{h} '
                   '- critic/score/mean:{s}"}}'),
+    "a message beside figures": ("a table", '{{"level": "INFO", "message": "train metrics", '
+                                 '"metrics": {{"step": {i}, "entropy": {h}, "reward": {s}}}}}'),
     "AReaL's JSON lines": ("AReaL", '{{"epoch": 0, "epoch_step": {k}, "global_step": {i}, "stats": '
                            '{{"ppo_actor/update/entropy/avg": {h}, '
                            '"ppo_actor/task_reward/avg": {s}}}}}'),
@@ -95,6 +103,37 @@ def test_lines_of_a_console_or_a_table(form, tmp_path):
     name = "entropy/exact" if source == "veRL" else "entropy/logged"
     assert run.series(name) == (list(N), pytest.approx(H))
     assert run.series("reward/mean") == (list(N), pytest.approx(SCORES))
+
+
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [
+        (None, "Step {i:,}: reward={s}, entropy={h}"),
+        (None, "[{i:,}/16,000] reward={s} entropy={h}"),
+        ("step,entropy,reward", '"{i:,}",{h},{s}'),
+    ],
+)
+def test_commas_in_a_step(header, line, tmp_path):
+    rows = [line.format(i=400 * i, h=h, s=s) for i, h, s in STEPS]
+    run = read(write(tmp_path / "a.csv", *filter(None, [header]), *rows))
+    assert run.series("entropy/logged") == ([400 * i for i in N], H)
+    assert run.series("reward/mean")[1] == SCORES
+
+
+def test_each_figure_of_a_line_has_its_own_name(tmp_path):
+    """Without the counter before it and the unit of the figure before; 0,5 is no 0."""
+    line = "[ {i}/40] time: 40.0s mean reward: {s} entropy: {h} kl: 0,5"
+    run = read(write(tmp_path / "a.log", *(line.format(i=i, h=h, s=s) for i, h, s in STEPS)))
+    assert set(run.names) == {"iteration", "time", "reward/mean", "entropy/logged"}
+
+
+def test_an_epoch_that_falls_begins_another_run(tmp_path):
+    line = "epoch {e} | step {k} | reward {s} | entropy {h}"
+    rows = [line.format(e=(i - 1) // 10 % 2, k=10 * ((i - 1) % 10), h=h, s=s) for i, h, s in STEPS]
+    runs, _ = read_all(write(tmp_path / "a.log", *rows))
+    assert [run.series("entropy/logged") for run in runs] == [
+        ([*range(0, 200, 10)], H[:20]), ([*range(0, 200, 10)], H[20:]),
+    ]  # fmt: skip
 
 
 def test_nemo_rls_console_has_no_entropy_and_says_where_it_is(tmp_path):
@@ -147,6 +186,74 @@ def test_of_two_lists_the_one_of_the_steps_is_read(tmp_path):
     evals = [{"iteration": i, "acc": 0.5} for i in (10, 20)]
     run = read(write(tmp_path / "a.json", {"config": {"lr": 1}, "evals": evals, "steps": steps}))
     assert run.series("entropy/logged") == (list(N), H)
+
+
+@pytest.mark.parametrize("beside", [{}, {"evals": [{"iteration": 10, "acc": 0.5}] * 9}])
+def test_lists_of_steps_are_runs_under_their_keys(beside, tmp_path):
+    lists = {
+        name: [{"iteration": i, "entropy": c * h, "acc": s} for i, h, s in STEPS[:n]]
+        for name, c, n in (("baseline", 2, 20), ("grpo", 1, 40))
+    }
+    runs, _ = read_all(write(tmp_path / "a.json", lists | beside))
+    assert [(run.name, run.series("entropy/logged")[1]) for run in runs] == [
+        ("baseline", [2 * h for h in H[:20]]), ("grpo", H),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("document", [lambda rows: rows, lambda rows: {"args": {}, "log": rows}])
+@pytest.mark.parametrize("format", [None, "trl"])
+def test_a_history_of_trls_in_one_line(document, format, tmp_path):
+    names = ("step", "entropy", "reward")
+    rows = [{"loss": 0.0, "completions/mean_length": 200.0} | dict(zip(names, step, strict=True))
+            for step in STEPS]  # fmt: skip
+    run = read(write(tmp_path / "a.json", document(rows)), format)
+    name = "entropy/exact" if format else "entropy/logged"
+    assert run.series(name) == (list(N), H)
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        (["method"], ["grpo", "sgd"]),
+        (["method", "seed"], ["grpo 0", "grpo 1", "sgd 0", "sgd 1"]),
+        (["run", "method"], ["a", "b"]),
+        (["seed"], ["0", "1"]),
+    ],
+)
+@pytest.mark.parametrize("by_step", [True, False])
+def test_columns_that_tell_rows_of_a_step_apart_name_the_run(columns, names, by_step, tmp_path):
+    """And a column of texts that does not tell them apart names none."""
+    cells = [name.split() for name in names]
+    methods = {"a": "grpo", "b": "sgd"}
+    rows = [
+        (i, k, ",".join([*(each if columns[0] != "run" else [*each, methods[each[0]]]),
+                         "late" if i > 20 else "early", str(i), str((k + 1) * h), str(s)]))
+        for k, each in enumerate(cells) for i, h, s in STEPS
+    ]  # fmt: skip
+    rows.sort(key=lambda row: row[0] if by_step else row[1])
+    header = ",".join([*columns, "phase", "step", "entropy", "reward"])
+    runs, _ = read_all(write(tmp_path / "a.csv", header, *(row for _, _, row in rows)))
+    assert [run.name for run in runs] == names
+    for k, run in enumerate(runs, 1):
+        assert run.series("entropy/logged") == (list(N), [k * h for h in H])
+        assert not any("more than once" in note for note in run.notes)
+
+
+def test_the_name_of_a_run_may_change_late(tmp_path):
+    rows = [f"{run},{i},{h},0.5" for run, h in (("a", 0.5), ("b", 0.25)) for i in range(1200)]
+    runs, _ = read_all(write(tmp_path / "a.csv", "run,step,entropy,reward", *rows))
+    assert [run.name for run in runs] == ["a", "b"]
+
+
+def test_logs_of_two_trainers_in_one_folder_are_two_runs(tmp_path):
+    trl = [{"loss": 0.0, "completions/mean_length": 9.0, "step": i, "entropy": h, "reward": s}
+           for i, h, s in STEPS]  # fmt: skip
+    write(tmp_path / "trl.jsonl", *trl)
+    verl = [f"step:{i} - actor/entropy:{2 * h} - critic/score/mean:{s}" for i, h, s in STEPS]
+    write(tmp_path / "verl.log", *verl)
+    runs, _ = read_all(tmp_path)
+    assert [(run.name, run.source) for run in runs] == [("trl.jsonl", "TRL"), ("verl.log", "veRL")]
+    assert runs[1].series("entropy/exact")[1] == [2 * h for h in H]
 
 
 def test_mlflows_file_store(tmp_path):

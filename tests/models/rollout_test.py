@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -344,3 +345,13 @@ def test_a_large_vocabulary_never_meets_its_logits(
     stats.entropy.sum().backward()
     assert seen == [1]
     assert stats.entropy[sequences.mask].min() > 8  # log 5000 is 8.5: an untrained model
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings:UserWarning")  # peft's
+def test_an_adapter_on_the_head_is_part_of_it(policy: Policy) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    for target, known in (("q_proj", True), ("lm_head", False)):
+        model = copy.deepcopy(policy.model)
+        adapted = get_peft_model(model, LoraConfig(target_modules=[target]))
+        assert (find_head(adapted) is not None) == known

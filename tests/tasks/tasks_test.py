@@ -188,7 +188,9 @@ def test_jsonl_task(tmp_path: Path) -> None:
         ([{"prompt": "a", "answer": "b"}, "{not json"], {}, "line 2 is not JSON"),
         ([{"answer": "b"}], {}, "line 1 needs a prompt"),
         ([{"prompt": "a"}], {}, "line 1 needs an answer"),
-        (["[1]"], {}, "line 1 needs a prompt"),
+        (['[{"prompt": "a", "answer": "b"}]'], {}, "line 1 is a list. Write one object per line"),
+        (["[", '{"prompt": "a"}]'], {}, "line 1 is not JSON: .*Write one object per line"),
+        ([{"prompt": "a", "answer": ""}], {}, "line 1: grader 'exact' needs a text"),
         ([{"prompt": "a", "answer": "b"}], {"grader": "nmber"}, "Did you mean 'number'"),
         ([{"prompt": "a", "answer": "b"}], {"grader": "number"}, "line 1: grader 'number' needs"),
         ([{"prompt": "a", "answer": "b"}], {"test": 1.0}, r"test must be in \[0, 1\)"),
@@ -219,6 +221,12 @@ def test_jsonl_task(tmp_path: Path) -> None:
 def test_bad_jsonl(tmp_path: Path, rows: list, params: dict, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         es.make_task(write(tmp_path / "bad.jsonl", *rows), **params)
+
+
+def test_whole_numbers_are_written_without_decimals(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": answer} for answer in (18.0, 18, 1.5)]
+    task = es.make_task(write(tmp_path / "numbers.jsonl", *rows), test=0)
+    assert [task.example(i, "train").answer for i in range(3)] == ["18", "18", "1.5"]
 
 
 def test_jsonl_that_is_not_there_or_not_text(tmp_path: Path) -> None:
@@ -471,6 +479,10 @@ OWN_METHOD = "[base]\niterations=1\n[[runs]]\nname='a'\nmethod=['grpo', {name='f
             ["train", "--config"], "c.toml",
             "[task]\nname='a.jsonl'\ngrader='file_code:grade'", "task.grader",
         ),
+        (
+            ["train", "--task.name", "b.jsonl", "--config"], "c.toml",
+            "[task]\nname='a.jsonl'\ngrader='file_code:grade'", "task.grader",
+        ),
         (["train", "--resume"], "config.toml", "task='file_code:Mine'", "task"),
         (["study"], "s.toml", "[base]\ntask='file_code:Mine'\n[[runs]]\nname='a'", "task"),
         (["study"], "s.toml", OWN_METHOD, "method 2"),
@@ -488,6 +500,12 @@ def test_code_that_a_file_names_is_not_imported(
     assert re.search(rf"{key} = 'file_code:\w+' is code outside entrostat", error)
     assert "--trust-code" in error
     assert not (tmp_path / "imported").exists()
+
+
+def test_a_file_does_not_trust_remote_code(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "c.toml").write_text("host='trl'\n[trl]\ntrust_remote_code=true")
+    assert main(["train", "--config", str(tmp_path / "c.toml")]) == 2
+    assert "trl.trust_remote_code = 'true' is code" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def eval_verb(args: list[str]) -> int:
             flags[place] = "--greedy=true"
     flags, open_flags = take_open_flags(flags)
     for path, text in open_flags:
-        if path == ["task"]:
+        if path in (["task"], ["task", "name"]):
             raise ValueError(f"--task {text}: sets are named by --on, --on {text}")
         if path[0] != "task":
             raise ValueError(f"unknown option '--{'.'.join(path)}'; see entrostat eval --help")

@@ -37,7 +37,7 @@ def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: st
         cls, default=default, args=args, prog=prog, description=about, return_unknown_args=True,
         config=(tyro.conf.FlagConversionOff,),
     )  # fmt: skip
-    refuse_options(rest, prog, list(hints))
+    refuse_options(rest, prog, [*hints, *listed(text)], "--help-all")
     if rest:
         raise ValueError(f"unexpected {rest[0]!r}; options look like --seed 1")
     return value

@@ -70,7 +70,7 @@ class Sampling:
     measure: bool = True
     """Measure the old policy in a pass of its own; false takes what the sampler saw (float32)."""
     redraws: int = within(0, 0, 255)
-    """Times an iteration that prompts whose group has no signal are drawn anew (the lab)."""
+    """Times an iteration that prompts whose group has no signal are drawn anew (lab, TRL)."""
     enough: Enough = field(default_factory=Enough)
 
 
@@ -92,7 +92,7 @@ class Optim:
     """Learning rate; None takes 3e-4 below ten million parameters, 1e-5 with LoRA, else 1e-6."""
     betas: tuple[float, float] = within((0.9, 0.95), 0, 1, below=True)
     """AdamW's decay rates."""
-    weight_decay: float = 0.0
+    weight_decay: float = within(0.0, 0)
     """AdamW's decoupled weight decay."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """The learning rate after the warm-up: it stays, or falls to `lr_min` by the run's end."""

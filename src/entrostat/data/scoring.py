@@ -66,8 +66,9 @@ class Scorer:
         gave them; None asks the task's scorer.
 
         Raises:
-            RunStopped: a task's own scorer failed at every completion of several, or `score_batch`
-                at all of them together; the message names the first rollout.
+            RunStopped: a task's own scorer failed at every completion of several, a grader raised
+                at every one, or `score_batch` at all of them together; the message names the first
+                rollout.
         """
         pairs = list(zip(completions, examples, strict=True))
         remote, who = False, "scorer" if judged is None else "environment"
@@ -78,7 +79,9 @@ class Scorer:
             judged = [_judged(outcome) for outcome in run]
         failures = [place for place, (_, failure) in enumerate(judged) if failure]
         self.failed, self.failures = len(failures), failures
-        failed, answers = self.everywhere(len(failures), len(pairs))
+        # a grader that hangs may do so for what the policy wrote
+        bugs = [p for p in failures if not remote or judged[p][1].startswith("raised")]
+        failed, answers = self.everywhere(len(bugs), len(pairs))
         if failures:
             first = failures[0]
             said, asked = pairs[first]
@@ -86,7 +89,7 @@ class Scorer:
                 f"iteration {iteration}, rollout {first} (prompt {asked.prompt[:60]!r}, completion "
                 f"{said[:60]!r}): the {who} of {self._task.name} {judged[first][1]}"
             )
-            if not remote and 1 < answers == failed:
+            if 1 < answers == failed:
                 raise RunStopped(
                     f"{words}, and failed at all {answers} answers: a bug of the task? Have "
                     "`score` give 0 for an answer that it cannot read. No update was made"

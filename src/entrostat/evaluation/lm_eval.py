@@ -35,7 +35,10 @@ def export(directory: Path, results: Mapping[str, Any]) -> Path:
     for old in (*place.glob("results_*.json"), *place.glob("samples_*.jsonl")):
         old.unlink()
     date = datetime.now().isoformat().replace(":", "-")
-    names = {name: re.sub(r"\W", "_", name) for name in results["sets"]}
+    safe = [re.sub(r"\W", "_", name) for name in results["sets"]]
+    for i, name in enumerate(safe):
+        safe[i] = f"{name}_{i + 1}" if name in safe[:i] else name
+    names = dict(zip(results["sets"], safe, strict=True))
     with atomic(place / f"results_{date}.json") as part:
         found = aggregated(results, names) | {"total_evaluation_time_seconds": "0.0"}
         part.write_text(json.dumps(found, indent=2, ensure_ascii=False), encoding="utf-8")

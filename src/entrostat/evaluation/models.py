@@ -45,7 +45,7 @@ def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[Ev
     MODEL is a directory, a name of `entrostat model` or of the hub. RUN is a run's directory, which
     stands for its final model; RUN@ITERATION for one of its checkpoints, RUN@0 for the model that
     it began with, RUN@best for the best checkpoint that it kept. With `checkpoints` each RUN stands
-    for all of its checkpoints, the model it began with first.
+    for all of its checkpoints, the model it began with first and the final one last.
     """
     found: dict[str, EvaluatedModel] = {}
     for one in (one for spec in specs for one in _of(spec, checkpoints)):
@@ -71,7 +71,12 @@ def _of(spec: str, checkpoints: bool) -> list[EvaluatedModel]:
     run = Path(spec)
     if not checkpoints:
         return [_at(run, FINAL, spec)]
-    return [_at(run, str(i), f"{spec}@{i}") for i in (0, *iterations(run))]
+    kept = iterations(run)  # those of TRL and veRL are none of ours
+    found = [_at(run, str(i), f"{spec}@{i}") for i in (0, *kept)]
+    last = _iteration(run / FINAL)
+    return (
+        found if last is None or last in kept else [*found, _at(run, str(last), f"{spec}@{last}")]
+    )
 
 
 def _is_run(path: Path) -> bool:

@@ -202,7 +202,8 @@ def _training(run: Run) -> _Figure | None:
 def _metric(run: Run, key: str, words: str = "") -> _Figure | None:
     evaluated = _EVALUATED.match(key) is not None
     made = 0 if evaluated else -1
-    values = {i + made: value for i, value in zip(*run.series(key), strict=True)}
+    series = run.series(run.renamed.get(key, key))  # by the source's name or ours
+    values = {i + made: value for i, value in zip(*series, strict=True)}
     return _Figure(key, words or key, values, evaluated) if values else None
 
 

@@ -67,6 +67,7 @@ class Run:
     broken: Mapping[str, int] = field(default_factory=dict)
     # another trainer's, by its own names, as far as the log has them
     settings: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)  # the source's metric -> ours
     label: str | None = None  # the run's name, where its path is not of this run alone
 
     @property

@@ -78,6 +78,8 @@ def find_head(model: Any) -> LanguageHead | None:
     layer = model.get_output_embeddings()
     if getattr(layer, "weight", None) is None or layer.weight.ndim != 2:
         return None
+    if hasattr(layer, "base_layer"):  # an adapter on the head: its weight is not all that it does
+        return None
     config = model.config.get_text_config()
     scale = getattr(config, "logit_scale", None)  # Cohere
     if not isinstance(scale, int | float):

@@ -199,8 +199,7 @@ def token_ids(
 
 def token_pieces(tokenizer: Any, tokens: Tensor) -> dict[int, str]:
     """Text of each id among `tokens` [n]."""
-    ids = torch.unique(tokens).tolist()
-    return dict(zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True))
+    return {i: tokenizer.decode([i]) for i in torch.unique(tokens).tolist()}
 
 
 def rendered(tokenizer: Any, turns: list[dict[str, str]], system: str) -> str:

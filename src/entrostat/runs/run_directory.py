@@ -158,6 +158,8 @@ def forget_rollouts(directory: Path, iteration: int) -> None:
 
 def check_output(path: Path, iterations: int, resume: bool) -> None:
     """Refuse, before anything is loaded, a directory that a run cannot go to."""
+    if path.is_file():
+        raise ValueError(f"output {str(path)!r} is a file; choose another --output")
     if not resume and path.exists() and not _unused(path):
         if _at_work(path):
             raise ValueError(f"{path}: {BUSY}")

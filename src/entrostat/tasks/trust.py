@@ -39,7 +39,11 @@ def code_in(settings: Mapping[str, Any]) -> dict[str, str]:
     for place, method in enumerate(methods if isinstance(methods, list) else [methods]):
         name = method.get("name") if isinstance(method, Mapping) else method
         named["method" if not place else f"method {place + 1}"] = name
-    return {key: name for key, name in named.items() if is_code(name)}
+    own = settings.get("trl")
+    remote = isinstance(own, Mapping) and own.get("trust_remote_code")
+    return {key: name for key, name in named.items() if is_code(name)} | (
+        {"trl.trust_remote_code": "true"} if remote else {}
+    )
 
 
 def _of_task(key: str, task: Any) -> dict[str, Any]:
@@ -49,9 +53,11 @@ def _of_task(key: str, task: Any) -> dict[str, Any]:
 
 
 def typed_keys(flags: Collection[tuple[list[str], str]]) -> set[str]:
-    """Of "task", "task.grader" and "method", those that flags (key path, text) set."""
-    keys = {".".join(path).removesuffix(".name") for path, _ in flags}
-    return keys | {"task.grader"} if "task" in keys else keys  # another task starts afresh
+    """Of the keys of `code_in`, those that flags (key path, text) set."""
+    keys = {".".join(path) for path, _ in flags}
+    if "task" in keys:  # another task starts afresh; another name keeps what the file says of it
+        keys.add("task.grader")
+    return keys | {"task"} if "task.name" in keys else keys
 
 
 def refuse_code(settings: Mapping[str, Any], where: str, typed: Collection[str] = ()) -> None:

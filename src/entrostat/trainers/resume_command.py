@@ -17,6 +17,8 @@ def resume_command(
     words = ["entrostat", "train", "--resume", config.output]
     if code_in(dataclasses.asdict(config)) or code_in_verl(config.verl):
         words.append("--trust-code")
+    if config.scoring.sandbox == "unsafe":
+        words += ["--sandbox", "unsafe"]
     for flag, value in (("--verl-python", python), ("--ray-address", ray_address)):
         words += [flag, value] if value else []
     return shlex.join(words)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import entrostat as es
+from entrostat.config import from_dict, load
 from entrostat.logs.importers import read
 from entrostat.logs.run import read_run
 from entrostat.trainers.trl import from_grpo_config
@@ -158,8 +159,8 @@ def test_the_dump_has_masked_rollouts_whole_and_says_what_was_trained(tmp_path):
 def test_a_first_batch_of_truncated_rollouts_sets_no_target(tmp_path, solve):
     """TRL masks them all: the mean entropy of no token is no target."""
     trainer = entropy_trainer(
-        tmp_path, objective={"name": "thermostat", "solve": solve}, max_steps=4,
-        mask_truncated_completions=True, num_iterations=2,
+        tmp_path / "out", objective={"name": "thermostat", "solve": solve}, max_steps=4,
+        mask_truncated_completions=True, num_iterations=2, dump=tmp_path / "log",
     )  # fmt: skip
     tokenizer = trainer.processing_class
 
@@ -175,6 +176,9 @@ def test_a_first_batch_of_truncated_rollouts_sets_no_target(tmp_path, solve):
     first, later = (trainer.state.log_history[i] for i in (0, 2))
     assert "control/target" not in first
     assert later["control/target"] == later["entropy/exact"] > 0
+    assert len(es.load_rollouts(tmp_path / "log", 1).completions) == B
+    config = from_dict(load(tmp_path / "log" / "config.toml"))  # as `doctor --config` reads it
+    assert config.optim.aggregation == trainer.objective.aggregation
 
 
 # ---------------------------------------------------------------------------- logs read again

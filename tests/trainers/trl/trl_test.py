@@ -249,6 +249,31 @@ def test_a_step_of_part_of_the_generation_batch(tmp_path, steps):
         assert logged == pytest.approx(max(1, int(0.3 * N + 1e-9)) / N, rel=1e-6)
 
 
+def test_an_epochs_last_step_may_be_short(tmp_path):
+    trainer = entropy_trainer(
+        tmp_path, objective="thermostat", prompts=[*PROMPTS, "11:", "8:"], num_iterations=1,
+        steps_per_generation=1, num_train_epochs=2,
+    )  # fmt: skip
+    ends, inner = [], trainer._end_step
+    trainer._end_step = lambda: (ends.append((trainer.state.global_step, trainer._step)), inner())
+    trainer.train()
+    # six micro-batches an epoch, four a step
+    assert ends == [(0, 3), (1, 5), (2, 9), (3, 11)]
+
+
+def test_controllers_see_the_first_generation_batch_of_every_step(tmp_path):
+    trainer = entropy_trainer(
+        tmp_path, objective="repo_r", num_iterations=1, steps_per_generation=4,
+        gradient_accumulation_steps=3, max_steps=4, prompts=PROMPTS * 3,
+    )  # fmt: skip
+    seen, inner = [], trainer.objective.observe_figures
+    trainer.objective.observe_figures = lambda *given: (
+        seen.append(trainer.state.global_step), inner(*given),
+    )  # fmt: skip
+    trainer.train()
+    assert seen == [0, 1, 2]  # of 12 micro-batches, four a generation batch
+
+
 @pytest.mark.parametrize("dual", [1.03, 1.01])  # above the upper bound, and below it
 def test_the_dual_clip(tmp_path, dual):
     found = parity(tmp_path, {"name": "ppo", "low": 0.01, "high": 0.02, "dual": dual})

@@ -40,7 +40,7 @@ from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.resume_command import resume_command
 from entrostat.trainers.verl import data, job, model_ref, preflight, recipe
 from entrostat.trainers.verl.completions import Settings, read
-from entrostat.trainers.verl.config import flat
+from entrostat.trainers.verl.config import code_in_verl, flat
 from entrostat.trainers.verl.driver import noted
 from entrostat.trainers.verl.dump import rollouts_of
 from entrostat.trainers.verl.follow import evaluated, row_of
@@ -1117,6 +1117,9 @@ def test_an_answer_that_never_came_is_wrong() -> None:
 
 def test_the_command_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     recipe_file = str(PAPERS / "steer_table3_steer_math7b.toml")
+    assert main(["train", "--config", recipe_file, "--host", "verl", "--print", "--verl-python",
+                 "my env/py"]) == 0  # fmt: skip
+    assert capsys.readouterr().out.startswith("'my env/py' -m ")
     shown = ["--host", "verl", "--print", "--verl-python", "py"]
     assert main(["train", "--config", recipe_file, *shown]) == 0
     one = capsys.readouterr().out
@@ -1142,6 +1145,13 @@ def test_code_that_a_file_names_for_verl(
         assert f"{key} = 'evil' has veRL import or run code" in capsys.readouterr().err
         assert main([*words, "--trust-code"]) == 0
     config = from_dict({**load(path), "host": "verl", "output": "a run"})
+    config.scoring.sandbox = "unsafe"
     assert resume_command(config, "py", "host:1") == (
-        "entrostat train --resume 'a run' --trust-code --verl-python py --ray-address host:1"
+        "entrostat train --resume 'a run' --trust-code --sandbox unsafe --verl-python py "
+        "--ray-address host:1"
     )
+    # Hydra builds its own log handlers, from any class
+    logging = {"+hydra": {"job_logging": {"handlers": {"x": {"class": "subprocess.Popen"}}}}}
+    for table in (logging, {"+x": [{"_target_": "os.system"}]}):
+        assert code_in_verl(table)
+    assert not code_in_verl({"trainer": {"logger": ["console"]}})

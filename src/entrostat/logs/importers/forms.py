@@ -10,10 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .names import complete, guess
-from .source import (
-    TENSORBOARD, Given, clean, document, flatten, head_of, lines, number, records, step_of,
-)  # fmt: skip
+from .names import complete, flatten, guess
+from .source import TENSORBOARD, Given, clean, document, head_of, lines, number, records, step_of
 
 HEADER_WITHIN = 50  # lines
 PREAMBLE = 50_000  # lines of a console before its first figures
@@ -215,13 +213,13 @@ _AT = re.compile(
 _VALUE = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
 _FIGURE = re.compile(
     r"\s*(?P<name>[^|:=]*?[A-Za-z)\]_.])\s*(?:[:=]\s*|\s)"
-    rf"(?P<value>{_VALUE})(?=$|[\s%/);\]a-zA-Z]|,(?!\d))"
+    rf"(?P<value>{_VALUE})(?=$|[\s%/);\]a-zA-Z]|,(?!\d))[^\s,;]*"
 )
 _PAIR = re.compile(rf"([A-Za-z][\w./@-]*)[=:]({_VALUE})(?=$|[\s;|\]]|,(?!\d))")
 _OF = re.compile(rf"(?:^|\|)\s*\[?\s*({_COUNT})/{_COUNT}\s*\]?(?=[\s:,])")  # 12/100 figures
 _GROUP = re.compile(r"\s*(?:[-•*] )?([\w./-]{1,60}):\s*")
 _WHO = re.compile(r"^\(\S+ pid=[^)]*\) ?")
-_OTHER = re.compile(r"\s*(?:\{\s*\"|\[\s*(?:[\[{\"]|[-+\d.eE]+,)|[|<│])")  # JSON, tables
+_OTHER = re.compile(r"\s*(?:\{\s*\"|\[\s*(?:[\[{\"]|[-+\d.eE]+,(?![\d,]+/))|[|<│])")  # JSON, tables
 BLOCKS = 3  # steps that a console in blocks has to have
 
 
@@ -245,16 +243,15 @@ def _figures(text: str) -> dict[str, Any]:
         return found | {
             n: v for n, v in pairwise(cells) if re.fullmatch(_VALUE, v) and number(n) is None
         }
-    pairs = dict(_PAIR.findall(text))
-    if not at and pairs and (of := _OF.search(text)):
-        found["step"] = of[1]
-    found |= pairs
+    found |= dict(_PAIR.findall(text))
     plain = re.sub("['\"]", "", _OF.sub(" | ", _AT.sub(" | ", text)))
     for part in re.split(r"\s*[|│┃{}]\s*[:\])]?|[,;]\s+|\s+-\s+", plain):
         end = 0
         while figure := _FIGURE.match(part, end):
             found.setdefault(figure["name"].strip(" \t-*•[(").strip(), figure["value"])
             end = figure.end()
+    if found and "step" not in found and (of := _OF.search(text)):
+        found["step"] = of[1]
     return found
 
 

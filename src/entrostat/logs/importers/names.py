@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
+DEPTH = 4  # of nested objects whose names are joined
 KINDS = ("step", "entropy", "score")  # what a user may name the columns of
 
 # quantity -> folded names, the most direct first. TRL and ms-swift, veRL (rLLM, ROLL), slime,
@@ -99,6 +101,18 @@ _TELLING = (
     ("open-instruct", r"policy_entropy_avg|objective_scores|policy_approxkl_avg"),
     ("tinker-cookbook", r"optim_entropy|env_all_.*"),
 )  # fmt: skip
+
+
+def flatten(record: Mapping[str, Any], depth: int = DEPTH) -> dict[str, Any]:
+    """Nested objects as names with "/", down to a depth."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict) and depth > 0:
+            inner = flatten(value, depth - 1)
+            flat |= {f"{key}/{name}": each for name, each in inner.items()}
+        else:
+            flat[str(key)] = value
+    return flat
 
 
 def bare(name: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..run import MOST, Problem
-from .names import complete, guess
+from .names import complete, flatten, guess
 
 KEPT = 200  # problems that are listed one by one
 LINE = 64 * 2**20  # characters of the longest line that is read
@@ -34,7 +34,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _WRAPPED = re.compile(r'"(log|message|msg|text|textPayload)"\s*:\s*"')
 TENSORBOARD = ("Wall time", "Step", "Value")  # the columns of what its interface exports
 _HEAD = 64 * 1024  # bytes in which a notebook is told
-DEPTH = 4  # of nested objects
 # a figure of a printed dictionary
 PAIR = re.compile(
     r"'([^']{1,200})': '?((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w./%]{1,40})'?(?=[,}])"
@@ -53,6 +52,7 @@ class Given:
     kept: list[Problem] = field(default_factory=list)  # `KEPT` of `count` at most
     count: int = 0
     broken: dict[str, int] = field(default_factory=dict)  # as `Run.broken`
+    renamed: dict[str, str] = field(default_factory=dict)  # as `Run.renamed`
 
     def short(self, path: Path) -> str:
         """A file's path under the one that the user named; of that one its name."""
@@ -117,7 +117,8 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
                 if text.startswith("{") and (inner := _WRAPPED.search(text)):
                     with suppress(UnreadableError):
                         record = parse(text)
-                        if not is_record(record):  # else a row with a message
+                        found = guess(flatten(record), {})
+                        if not complete(found, {}):  # else a row with a message
                             text, whole = str(record.get(inner[1], text)).rstrip("\n"), True
                 yield count, text, whole
     except BROKEN as error:
@@ -199,18 +200,6 @@ def listed(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
             yield place, row
         else:
             given.problem(path, None, f"entry {place} of the list is not a JSON object")
-
-
-def flatten(record: Mapping[str, Any], depth: int = DEPTH) -> dict[str, Any]:
-    """Nested objects as names with "/", down to a depth."""
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, dict) and depth > 0:
-            inner = flatten(value, depth - 1)
-            flat |= {f"{key}/{name}": each for name, each in inner.items()}
-        else:
-            flat[str(key)] = value
-    return flat
 
 
 def _rows_of(value: Any) -> Iterable[Any]:

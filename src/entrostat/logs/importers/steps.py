@@ -28,6 +28,7 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
     Rows of one step are joined (an evaluation, say, or a second file of the same run); of a metric
     that a step has twice the later value counts. `names` has the source's name -> ours.
     """
+    given.renamed = {**names}
     found: dict[int, dict[str, float]] = {}
     infinite: dict[int, dict[str, float]] = defaultdict(dict)
     again: set[int] = set()
@@ -101,7 +102,7 @@ def finish(
         given.root, config, "", "", metrics, [], tuple(dict.fromkeys(notes)),
         dumps={} if dumped is None else dumped.readers(given.root), source=source,
         entropy_is=entropy_is, problems=given.problems, broken=given.broken,
-        settings=dict(settings or {}),
+        settings=dict(settings or {}), renamed=given.renamed,
     )  # fmt: skip
 
 

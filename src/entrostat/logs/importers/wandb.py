@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .names import flatten
 from .rows import Row
-from .source import Given, UnreadableError, clean, flatten, number
+from .source import Given, UnreadableError, clean, number
 from .steps import all_recorded
 from .verl import settings_of
 from .wire import text, values

@@ -94,6 +94,7 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "shuffle_dataset": (False, "prompts come in the order of the lab's draws"),
     "ignore_data_skip": (False, "a resumed run goes on where it was in its draws"),
     "disable_tqdm": (True, "the run shows its own progress"),
+    "save_only_model": (False, "a resumed run needs AdamW's moments"),
 }
 # said here, since TRL's defaults suit others; [trl] may say otherwise
 _USUAL = {"report_to": "none", "dataloader_pin_memory": False}

@@ -92,10 +92,11 @@ def _settings(trainer: Any, objective: dict[str, Any] | None, iterations: int) -
     """The run's settings, as config.toml has them; TRL's own where they are not its defaults."""
     args, rewards = trainer.args, "+".join(trainer.reward_func_names)
     sampled = args.per_device_train_batch_size * args.steps_per_generation
-    known = {"host": "trl", "model": trainer.model.config._name_or_path, "seed": args.seed,
+    known: dict[str, Any] = {"host": "trl", "model": trainer.model.config._name_or_path, "seed": args.seed,
              "iterations": iterations, "method": f"TRL's {args.loss_type}"}  # fmt: skip
     if objective is not None:
-        known |= {key: objective[key] for key in ("advantage", "aggregation")}
+        known["advantage"] = objective["advantage"]
+        known["optim"] = {"aggregation": objective["aggregation"]}
         known["method"] = [  # TOML has no null
             {key: "none" if value is None else value for key, value in method.items()}
             for method in objective["methods"]

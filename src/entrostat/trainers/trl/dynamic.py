@@ -38,8 +38,8 @@ def check(trainer: Any, redraws: int) -> None:
 def dataset_rows(trainer: Any, draw: int, count: int) -> list[dict[str, Any]]:
     """Rows of `count` prompts of the data set, of this process and a generation batch's `draw`."""
     rank, data = trainer.accelerator.process_index, trainer.train_dataset
-    place = trainer._step % trainer.args.gradient_accumulation_steps
-    rng = np.random.default_rng([trainer.args.seed, trainer.state.global_step, place, draw, rank])
+    seed = [trainer.args.seed, trainer.state.global_step, trainer.place, draw, rank]
+    rng = np.random.default_rng(seed)
     return [data[int(i)] for i in np.resize(rng.permutation(len(data))[:count], count)]
 
 

@@ -55,18 +55,13 @@ class Steps:
 
     @torch.no_grad()
     def plan(self, model: nn.Module) -> Plan:
-        if self._place == 0 or not self._plans:
+        if self._trainer.place == 0 or not self._plans:
             self._plans = self._planned(model)
         return self._plans.pop(0)
 
-    @property
-    def _place(self) -> int:
-        """Index of the next micro-batch within its optimizer step."""
-        return self._trainer._step % self._trainer.current_gradient_accumulation_steps
-
     def _planned(self, model: nn.Module) -> list[Plan]:
         """The plans of the micro-batches that are left of the step, or of the generation batch."""
-        trainer, place, step = self._trainer, self._place, self._trainer._step
+        trainer, place, step = self._trainer, self._trainer.place, self._trainer._step
         micro = trainer.current_gradient_accumulation_steps
         steps = trainer.args.steps_per_generation
         every = steps * trainer.num_iterations
@@ -131,7 +126,8 @@ class Steps:
     def after_backward(self) -> None:
         """Decide on the multiplier, after the backward pass of the step's last micro-batch."""
         trainer, hold, entropy, scale = self._trainer, self.hold, self._gradient, self._scale
-        if hold is None or entropy is None or self._place:
+        left = trainer.current_gradient_accumulation_steps - trainer.place
+        if hold is None or entropy is None or left:
             return
         if trainer.ranks.world > 1:
             entropy.over_ranks()

@@ -104,6 +104,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._passes: list[Pass] | None = None
         self._scored: tuple[Tensor, list[Scored]] | None = None
         self._steps: Steps | None = None
+        self._began: tuple[int, int] | None = None  # an optimizer step, and its first micro-batch
+        self._observed: int | None = None  # the optimizer step in which controllers saw a batch
         self._probing, self._dumped = True, 0
         self._rounding: float | None = None
         self._tally = MetricAccumulator()
@@ -139,6 +141,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             if isinstance(callback, EntropyControl):
                 callback.objective = self.objective
                 state.stateful_callbacks.setdefault(name, callback.state())
+        self._began = self._observed = None
         self._dumped = state.global_step // self.updates
         if self._run_log is not None and self.accelerator.is_main_process:
             self._run_log.begin(self, self._dumped, math.ceil(state.max_steps / self.updates))
@@ -146,6 +149,18 @@ class EntropyGRPOTrainer(GRPOTrainer):
     @property
     def ranks(self) -> Communicator:
         return ranks(device=self.accelerator.device)
+
+    @property
+    def place(self) -> int:
+        """How many micro-batches of the optimizer step have been made.
+
+        An epoch's last step may be shorter than the others, so that TRL's count over all says
+        nothing.
+        """
+        now = self.state.global_step
+        if self._began is None or self._began[0] != now:
+            self._began = now, self._step
+        return self._step - self._began[1]
 
     @property
     def updates(self) -> int:
@@ -257,7 +272,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
             last = math.ceil(self.state.max_steps / self.updates) - 1
             progress = min(1.0, self.state.global_step // self.updates / max(1, last))
             # of the generation batches of one optimizer step controllers see the first
-            again = self._step % self.args.gradient_accumulation_steps
+            again = self._observed == self.state.global_step
+            self._observed = self.state.global_step
             ready = self.objective.rollouts(batch, None if again else figures, progress=progress)
             assert ready.outcome is not None
             outcome = ready.replace(advantages=ready.outcome)
@@ -313,7 +329,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             loss = out.loss * self.accelerator.num_processes
             if aux is not None:
                 loss = loss + self.router_aux_loss_coef * aux / micro
-        if (self._step + 1) % micro == 0:
+        if self.place + 1 == micro:
             self._end_step()
         return loss
 

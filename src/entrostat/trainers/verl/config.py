@@ -14,7 +14,7 @@ _KEYWORDS = ("null", "true", "false", "nan", "inf", "yes", "no", "on", "off")
 _CODE = re.compile(
     r"_target_|trust_remote_code|runtime_env|external_lib|custom_\w+\.|custom_backend_module"
     r"|callback_class|manager_class|reward_manager|config_path|tool_path|finish_hook"
-    r"|optimizer_impl|engine_kwargs"
+    r"|optimizer_impl|engine_kwargs|^\+*hydra"
 )
 
 
@@ -37,7 +37,11 @@ def bare(values: Mapping[str, Any]) -> dict[str, Any]:
 def code_in_verl(table: Any) -> dict[str, Any]:
     """Keys of a [verl] that have veRL import or run code, with their values."""
     given = flat(table) if isinstance(table, Mapping) else ()
-    return {k: value for k, value in given if _CODE.search(k) and value not in (None, False)}
+    # a list may hold tables
+    read = ((k, value, f"{k} {value}" if isinstance(value, list) else k) for k, value in given)
+    return {
+        k: value for k, value, words in read if _CODE.search(words) and value not in (None, False)
+    }
 
 
 def refuse_code(table: Any, where: str) -> None:

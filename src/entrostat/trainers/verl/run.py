@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -57,7 +58,8 @@ def command(config: TrainConfig, python: str | None = None, ray_address: str | N
     Raises:
         ValueError: veRL cannot do what the configuration asks for.
     """
-    return shell_command(overrides(config, unseen(config, ray_address)), python or sys.executable)
+    lines = overrides(config, unseen(config, ray_address))
+    return shell_command(lines, shlex.quote(python or sys.executable))
 
 
 def train(
@@ -135,7 +137,7 @@ def train(
             part.write_text(asked.to_toml(), encoding="utf-8")
         lines = overrides(config, facts)
         with replacing(facts.own / "command.sh") as part:
-            part.write_text(shell_command(lines, python) + "\n", encoding="utf-8")
+            part.write_text(shell_command(lines, shlex.quote(python)) + "\n", encoding="utf-8")
         run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
         progress.begin(config, start)
         if start < config.iterations or facts.owes:
