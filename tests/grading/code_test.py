@@ -66,6 +66,10 @@ def stdin(inputs: list[str], outputs: list[str]) -> str:
         ),
         ("```python\nx\n ```\nthen", "x\n"),
         ("```python\nx\n```python\ny\n```", "y\n"),
+        # the prompt ended in ```python
+        ("def f():\n    return 1\n```\n\nThis works.", "def f():\n    return 1\n"),
+        ("x = 1\n```", "x = 1\n"),
+        ("So:\n```\nx = 1", "x = 1"),
     ],
 )
 def test_the_last_block_of_python(text: str, block: str | None) -> None:
@@ -75,6 +79,18 @@ def test_the_last_block_of_python(text: str, block: str | None) -> None:
 def test_finding_a_block_is_linear_in_the_text() -> None:
     for text in ("```\n" * 200_000, "`" * 10**6, "```python\n" + " " * 10**6):
         last_block(text)
+
+
+@pytest.mark.parametrize(
+    "mark", ["</s>", "<think>", "</think>", "<|endoftext|>", "<answer>x</answer>", "</answer>"]
+)
+def test_marks_in_a_program_do_not_end_it(mark: str) -> None:
+    source = f"x = ['{mark}', 1]  # {mark}\nprint(x)\n"
+    for fence in ("```python", "```"):
+        response = f"<think>a\n{fence}\nb\n```\n</think>So:\n{fence}\n{source}```<|im_end|>\nuser"
+        assert program(response) == source
+    assert program(f"<think>\n```python\nb\n</think>\n```python\n{source}```") == source
+    assert program("```\nSo: <answer>print(1)</answer>\n```") == "print(1)"
 
 
 PROMPT = "import math\n\ndef half(x):\n    return x / 2\n\ndef f(x):\n    '''twice'''\n"

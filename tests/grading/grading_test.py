@@ -172,6 +172,116 @@ def test_membership_is_no_inequality(expected: str, given: str, same: bool) -> N
 
 
 @pytest.mark.parametrize(
+    ("response", "right"),
+    [
+        ("3 + 2 = 5\n\n\\boxed{5}", 1),
+        ("\\[3 + 2 = 5\\]\n\\[\\boxed{5}\\]", 1),
+        ("$3 + 2 = 5$ $\\boxed{5}$", 1),
+        ("\\begin{align*}\nx = 5\n\\end{align*}\n\\boxed{5}", 1),
+        ("Some text.\n\n---\n\n\\boxed{5}", 1),
+        ("***\n\\boxed{5}", 1),
+        ("### Step 3\n\n\\boxed{5}", 1),
+        ("_Final answer_\n\\boxed{5}", 1),
+        ("*Answer:* \\boxed{5}", 1),
+        ("**Question 3:** \\boxed{5}", 1),
+        ("x=5 \\Rightarrow \\boxed{5}", 1),
+        ("$x=5\\implies\\boxed{5}$", 1),
+        ("- \\textbf{\\boxed{5}}", 1),
+        ("3 + \\boxed{5}", 0),
+        ("\\[2\n\\boxed{5}\\]", 0),
+        ("$$\n3 +\n\\boxed{5}\n$$", 0),
+        ("$x <$ $\\boxed{5}$", 0),
+        ("2$\\boxed{5}$", 0),
+        ("-$\\boxed{5}$", 0),
+        ("The ratio is 3: \\boxed{5}", 0),
+        ("The answer is not\n\n$$\\boxed{5}$$", 0),
+        ("\\sqrt{\n\\boxed{5}}", 0),
+    ],
+)
+def test_what_parts_a_box_from_what_stands_before_it(response: str, right: int) -> None:
+    assert [grade_here(grader, response, "5") for grader in ("math", "number")] == [right] * 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "given", "right"),
+    [
+        ("7", "m+n=7", 1),
+        ("7", "m + n = 3 + 4 = 7", 1),
+        ("5", r"\text{Area} = 5", 1),
+        ("5", r"\text{Surface Area} = 5 \text{ cm}^2", 1),
+        ("30", r"\angle ABC = 30^\circ", 1),
+        (".5", "P(X=1)=0.5", 1),
+        ("5", "|AB|=5", 1),
+        ("5", "[ABC]=5", 1),
+        ("7", "m+n=5=7", 0),
+        ("5", "m+n=5=7", 0),
+        ("7", "7=m+n", 0),
+        ("7", "m+n=p", 0),
+        ("4", "x^2=4", 0),
+        ("5", "|x|=5", 0),
+        ("5", "-x=5", 0),
+        ("5", r"\text{not} = 5", 0),
+        ("5", r"\text{Twice the area} = 5", 0),
+        ("7", r"\text{5 or} = 7", 0),
+        ("7", r"\text{Area} = 5 = 7", 0),
+        ("7", r"\text{Area} = 5 \text{ or } 7", 0),
+        (".5", "P(X=1)=P(X=2)=0.5", 0),
+        (r"\text{Volume} = 5", r"\text{Area} = 5", 0),
+        ("P(X=2)=0.5", "P(X=1)=0.5", 0),
+        ("x+y=7", "7", 0),  # a line
+    ],
+)
+def test_values_that_are_given_of_something(answer: str, given: str, right: int) -> None:
+    assert grade_here("math", rf"\boxed{{{given}}}", answer) == right
+    if "=" not in answer and "cm" not in given:
+        assert grade_here("number", rf"\boxed{{{given}}}", answer) == right
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        ("3, 4", "x\u2081 = 3, x\u2082 = 4", True),
+        ("3, 5", "x\u2081 = 3, x\u2082 = 4", False),
+        ("\u230an/2\u230b", "\u2308(n-1)/2\u2309", True),
+        ("\u230an/2\u230b", "\u2308n/2\u2309", False),
+        ("3 (mod 7)", "x \u2261 10 (mod 7)", True),
+        ("\u03c0/2 + n\u03c0", "\u03c0/2 + k\u03c0", True),
+        ("\u03c0/2 + 2n\u03c0", "\u03c0/2 + k\u03c0", False),
+        ("2n + 1", "2k + 1, k \u2208 \u2124", True),
+        ("2n + 1", "2k + 1, k \u2208 \u2115", False),
+        ("-5", "\u20135", True),
+        ("-5", "\u20115", True),
+        ("5", "\u20135", False),
+        ("-2", "3\u20135", False),  # a range
+        ("1/8", "\u215b", True),
+        ("3/2", "1\u00bd", True),
+        ("1/4", "\u00bd\u00b2", False),
+        ("1/2", "1\u20442", True),
+        ("2:3", "2\u22363", True),
+        (r"A \cap B", "A \u2229 B", True),
+        (r"\mathbb{R} \setminus \{1\}", "\u211d \u2216 \\{1\\}", True),
+        ("R", "\u211d", False),
+        (
+            r"\omega \gamma \mu \varphi \delta \rho \sigma \varepsilon \Delta",
+            "\u03c9\u03b3\u03bc\u03c6\u03b4\u03c1\u03c3\u03b5\u0394",
+            True,
+        ),
+        (r"5\,\mu\text{m}", "5 \u03bcm", True),
+        ("5\\text{ \u00b5m}", "5 \u03bcm", True),
+        ("5 mm", "5 \u03bcm", False),
+        (r"5\text{ ohms}", "5 \u03a9", True),
+        ("(1, 2)", "\uff081\uff0c2\uff09", True),
+        ("x2", "x\u00b2", False),
+        (r"25^\circ C", "25 degrees Celsius", True),
+        (r"25^\circ F", "25 degrees Celsius", False),
+        ("25 degrees Celsius", "25 \u2103", True),
+    ],
+)
+def test_unicode_is_notation(expected: str, given: str, same: bool) -> None:
+    assert equal(expected, given) == same
+
+
+@pytest.mark.parametrize(
     "tests",
     [
         '{"kind": "stdin", "inputs": 5, "outputs": 5}',
@@ -194,7 +304,8 @@ def test_options_are_checked() -> None:
             check_answer("math", "42", options)
     refused(lambda: make_grader("math", {"extrac": "boxed"}), "'extrac'", "'extract'")
     refused(lambda: make_grader("exact", {"extract": "boxed"}), "'exact'", "'extract'")
-    refused(lambda: check_answer("math", " "), "'math'")
+    for grader in ("math", "exact", "contains"):
+        refused(lambda grader=grader: check_answer(grader, " "), f"'{grader}'")
     refused(lambda: es.grade("maths", "1", "1"), "'math'")
 
 
@@ -308,6 +419,7 @@ def test_nothing_in_a_text_is_evaluated(tmp_path: Path) -> None:
 def test_grade_is_public_and_total_graders_stay_here() -> None:
     assert es.grade("number", "It is 42.", "42") == 1
     assert es.grade("exact", "<answer>x</answer>", "x") == 1
+    assert es.grade("exact", "", "") == 0
     assert es.grade("contains", "it is Paris", "Paris") == 1
     assert {name for name, kind in GRADERS.items() if kind.total} >= {"exact", "contains", "number"}
 

@@ -189,6 +189,10 @@ def _correlation(x: Any, y: Any) -> float:
         ("```\nx = 1\n```", None),
         ("`python` x", None),
         ("", None),
+        ("<think>\n```python\nx = 1\n```\n</think>\n```python3\ny = 2\n```", "y = 2\n"),
+        ("<think>\n```python\nx = 1\n```", None),
+        ("1. a\n   ```python\n   if x:\n       y = 2\n   ```", "if x:\n    y = 2\n"),
+        ("```python\nx = '</s>'\n```", "x = '</s>'\n"),
     ],
 )
 def test_code_in_a_turn(text: str, code: str | None) -> None:

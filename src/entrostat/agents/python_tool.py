@@ -12,10 +12,12 @@ state is read out of the sandbox as data and compared here.
 from __future__ import annotations
 
 import json
-import re
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..grading.fences import PYTHON, fenced
+from ..grading.texts import spoken
 from ..sandbox import Session
 from .worlds import Reply
 
@@ -27,9 +29,6 @@ def submit(answer=None, _path=__import__("os").path.abspath({SUBMITTED!r})):
     with open(_path, "w") as file:
         json.dump(answer, file, default=str)
 '''
-_BLOCK = re.compile(
-    r"^[ \t]*```[ \t]*(?:python|py)[ \t]*\r?\n(.*?)(?:^[ \t]*```|\Z)", re.I | re.M | re.S
-)
 ENDED = ("timed out", "out of memory", "killed")
 ANEW = "The notebook has started anew: variables and files are as at the beginning"
 NO_CODE = "Nothing was run: write a block of code between ```python and ```."
@@ -91,12 +90,13 @@ class PythonTool:
 
 
 def code_in(text: str) -> str | None:
-    """The Python blocks of a turn as one program; None where there is none.
+    """The Python blocks of a turn, behind its thought, as one program; None where there is none.
 
     The last need not be closed: the fence that closes it may be the stop string of the turn.
     """
-    blocks = _BLOCK.findall(text)
-    return "\n".join(blocks) if blocks else None
+    text = spoken(text)
+    blocks = [text[one.start : one.end] for one in fenced(text) if one.language in PYTHON]
+    return "\n".join(map(textwrap.dedent, blocks)) if blocks else None
 
 
 def shown(text: str, longest: int) -> str:

@@ -237,7 +237,9 @@ def _same_relation(expected: Node, given: Node) -> bool:
     value = assigned(relation)
     if value is None:
         return False
-    return same(value, other) if relation is expected else same(other, value)
+    if relation is expected:  # of x + y = 7 nobody knows whether it is a line
+        return not _combines(relation) and same(value, other)
+    return same(other, value)
 
 
 def _name(node: Node) -> str | None:
@@ -247,14 +249,29 @@ def _name(node: Node) -> str | None:
     left, right = node.parts
     if left.kind == "symbol" and left.value not in symbols(right):
         return left.value
-    letters = [part.value for part in left.parts if part.kind == "symbol"]
-    if left.kind == "*" and len(letters) == 2 and all(map(str.isupper, letters)):  # AB = 5
-        return "".join(letters) if not symbols(right) & set(letters) else None
+    letters = _letters(left, "*", "abs")
+    if letters and all(map(str.isupper, letters)):  # AB = 5, |AB| = 5
+        said = "".join(letters) if left.kind != "abs" else f"|{''.join(letters)}|"
+        return said if not symbols(right) & set(letters) else None
     if left.kind in ("opaque", "()") and all(part.kind == "symbol" for part in left.parts):
         return left.value or ",".join(part.value for part in left.parts)
     if left.kind == "opaque" and all(part.kind == "number" for part in left.parts):
         return f"{left.value}({','.join(str(part.value) for part in left.parts)})"
     return None
+
+
+def _letters(node: Node, *kinds: str) -> list[str]:
+    """The letters of a value that has no parts but letters and those of some kinds; else []."""
+    parts = list(walk(node))
+    alone = all(part.kind in ("symbol", *kinds) for part in parts)
+    return [part.value for part in parts if part.kind == "symbol"] if alone else []
+
+
+def _combines(relation: Node) -> bool:
+    """Whether a relation may give the value of several letters together: m + n = 7."""
+    first, last = relation.parts[0], relation.parts[-1]
+    letters = _letters(first, "+", "-", "*", "/")
+    return bool(letters) and len(symbols(first)) > 1 and not symbols(last)
 
 
 def assigned(relation: Node) -> Node | None:
@@ -264,7 +281,7 @@ def assigned(relation: Node) -> Node | None:
     first, *rest = relation.parts
     if rest[-1].kind == "symbol":  # 5 = x
         first, *rest = reversed(relation.parts)
-    if _name(Node("relation", (first, rest[-1]), ("=",))) is None:
+    if _name(Node("relation", (first, rest[-1]), ("=",))) is None and not _combines(relation):
         if first.kind == "number":
             return None
         rest = [first, *rest]

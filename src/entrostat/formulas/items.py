@@ -18,6 +18,8 @@ _DEPTH = {
 }
 _APPROXIMATELY = Token("sign", r"\approx")
 _RESIDUE, _RATIO = Token("sign", r"\pmod"), Token("sign", ":")
+_LONGEST_NAME = 30  # tokens
+_EQUALS = Token("sign", "=")
 _CIRCLE = [Token("sign", "^"), Token("sign", r"\circ")]
 # with these a degree sign belongs to an angle, not to the answer
 _ANGLED = {f"\\{name}" for name in FUNCTIONS | {"circ"}}
@@ -25,6 +27,26 @@ _OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")
 _BEGIN = frozenset("- ( [ { | $".split()) | {r"\{", r"\$"}  # signs that a value may begin with
 _SHORT = {"dne": "does not exist"}
 _REALS = re.compile("(?:the set of )?(?:all |the |any |every )?(?:real numbers?|reals)")
+
+# words that make another value of the one beside them
+DOUBTS = re.compile(
+    r"\b(?:not|cannot|never|no|nor|or|either|neither|between|least|most|than|about|approximately|around|"
+    r"roughly|nearly|almost|negative|minus|half|double|twice|triple|thirds?|quarters?|percent|"
+    r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|squared|cubed|root|times|factor|"
+    r"factorial|mod|modulo|base|if|unless|except|other|versus|wrong|incorrect|instead|suppose|"
+    r"assume|another|also|plus|over|under|above|below|up|more|less|fewer|maybe|perhaps|possibly|"
+    r"might|could|may|but|all|any|which|whose|first|step|case|equation|line|option|positive|log|sin|"
+    r"cos|tan|sqrt|pi|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|"
+    r"forty|fifty|originally|initially|previously|once|both|every|when|where|let|given|would|bound|"
+    r"estimate|guess|mistake|so far|yesterday|used to|answers?|hint|check|note|example|attempt|"
+    r"still|says?|said|claims?|thinks?|thought|believes?|start)\b|n't\b",
+    re.IGNORECASE,
+)
+# what stands before "=" and is no formula
+_NAME = re.compile(
+    r"(?P<words>[A-Za-z]{2,}(?: [A-Za-z]+){0,3})|(?:m )?\\angle [A-Z]{1,3}|\[ [A-Z]{3,} \]|"
+    r"\\overline \{ [A-Z]{2} \}|(?:P|\\Pr|\\bbP|E|\\bbE) [(\[] [^()\[\]]+ [)\]]"
+)
 
 
 def read(tokens: Sequence[Token]) -> Node | None:
@@ -118,11 +140,24 @@ def _item(tokens: list[Token]) -> Node:
     if _APPROXIMATELY in tokens:
         tokens = _approximated(tokens)
     bare, unit, factor = _without_unit(tokens)
-    node = Parser(bare).whole()
+    try:
+        node = Parser(bare).whole()
+    except Unreadable:
+        node = Parser(_with_name(bare)).whole()
     if factor != 1:
         plain = node.kind == "number"
         node = number(node.value * factor) if plain else Node("*", (node, number(factor)))
     return node if unit is None else Node("quantity", (node,), unit)
+
+
+def _with_name(tokens: list[Token]) -> list[Token]:
+    r"""With one letter for what a value is given of: Area = 5, \angle A = 30, P(X = 1) = 1/2."""
+    for at in (at for at, token in enumerate(tokens[:_LONGEST_NAME]) if token == _EQUALS):
+        said = " ".join(str(token.value) for token in tokens[:at])
+        found = _NAME.fullmatch(said)
+        if found and (not found["words"] or (at == 1 and not DOUBTS.search(said))):
+            return [Token("name", said), *tokens[at:]]
+    raise Unreadable
 
 
 def _cut(tokens: list[Token], at: Token) -> list[list[Token]]:
@@ -140,7 +175,7 @@ def _cut(tokens: list[Token], at: Token) -> list[list[Token]]:
 def _approximated(tokens: list[Token]) -> list[Token]:
     r"""Of 1/3 \approx 0.33 the exact part; of x \approx 1.41 all."""
     first, *others = _cut(tokens, _APPROXIMATELY)
-    if Token("sign", "=") in first:
+    if _EQUALS in first:
         return first
     node = Parser(first).whole()
     if not symbols(node) and node.kind != "opaque":

@@ -9,33 +9,41 @@ other tokens than "11/2".
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal
 
-from .tree import CHOICES, Token
+from .tree import CHOICES, GREEK, Token
 from .units import UNITS
 
 LONGEST = 1000  # characters of an answer; longer ones are none
 Commas = Literal["number", "list"]
 
+_GREEK = {
+    unicodedata.lookup(
+        f"GREEK {'CAPITAL' if name.istitle() else 'SMALL'} LETTER {name.upper().replace('MB', 'M')}"
+    ): f"\\{name} "
+    for name in GREEK
+}
+# what NFKC leaves as it is
 _SIGNS = str.maketrans({
-    "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00f7": "/",
-    "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ", "\u221e": r"\infty ",
-    "\u03c0": r"\pi ", "\u221a": r"\surd ", "\u00b1": r"\pm ", "\u2213": r"\mp ",
-    "\u2248": r"\approx ",
-    "\u222a": r"\cup ", "\u2208": r"\in ", "\u2205": r"\emptyset ", "\u00b0": r"^\circ ",
-    "\u03b8": r"\theta ", "\u03b1": r"\alpha ", "\u03b2": r"\beta ", "\u03bb": r"\lambda ",
-    "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}", "\u00bd": r"\frac{1}{2}",
-    "\u2153": r"\frac{1}{3}", "\u2154": r"\frac{2}{3}", "\u00bc": r"\frac{1}{4}",
-    "\u00be": r"\frac{3}{4}", "\u27e8": r"\langle ", "\u27e9": r"\rangle ", "\u00a0": " ",
-    "\u2009": " ", "\u202f": " ", "\u2032": "'", "\u2019": "'", "\u2103": r"^\circ C",
-    "\u2109": r"^\circ F", "\u2227": r"\wedge ", "\u2228": r"\vee ", "\u00ac": r"\neg ",
+    **_GREEK, "\u2212": "-", "\u2010": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ",
+    "\u22c5": r"\cdot ", "\u00f7": "/", "\u2044": "/", "\u2236": ":", "\u2264": r"\le ",
+    "\u2265": r"\ge ", "\u2260": r"\ne ", "\u2261": r"\equiv ", "\u2248": r"\approx ",
+    "\u221e": r"\infty ", "\u221a": r"\surd ", "\u00b1": r"\pm ", "\u2213": r"\mp ",
+    "\u222a": r"\cup ", "\u2229": r"\cap ", "\u2216": r"\setminus ", "\u2208": r"\in ",
+    "\u2205": r"\emptyset ", "\u00b0": r"^\circ ", "\u2220": r"\angle ", "\u00c5": r"\AA ",
+    "\u230a": r"\lfloor ", "\u230b": r"\rfloor ", "\u2308": r"\lceil ", "\u2309": r"\rceil ",
+    "\u27e8": r"\langle ", "\u27e9": r"\rangle ", "\u2032": "'", "\u2019": "'",
+    "\u2227": r"\wedge ", "\u2228": r"\vee ", "\u00ac": r"\neg ",
 })  # fmt: skip
-_RAISED = str.maketrans(
-    "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-"
+# what NFKC would take for plain letters and digits, and the rest but digits of other widths
+_SPECIAL = re.compile(
+    "(?P<raised>[\u00b9\u00b2\u00b3\u2070-\u207f]+)|(?P<lowered>[\u2080-\u209c]+)|"
+    "(?P<fraction>[\u00bc-\u00be\u2150-\u215e])|(?P<set>[\u2102\u2115\u211a\u211d\u2124])|"
+    r"[^\x00-\x7f\uff10-\uff19]"
 )
-_RAISED_RUN = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
 # commands as others write them; "" for what only looks
 _COMMANDS: dict[str, str] = {
     **dict.fromkeys((
@@ -51,7 +59,7 @@ _COMMANDS: dict[str, str] = {
     "thickapprox": r"\approx", "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|",
     "mid": "|", "ast": "*", "colon": ":", "equiv": "=", "lparen": "(", "rparen": ")",
     "lbrack": "[", "rbrack": "]", "lbrace": r"\{", "rbrace": r"\}", "times": "*", "cdot": "*",
-    "div": "/",
+    "div": "/", "varepsilon": r"\epsilon",
 }  # fmt: skip
 _NAMED = {"mod": Token("sign", r"\pmod"), "percent": Token("sign", "%"), "%": Token("sign", "%")}
 _WORDS = re.compile("[A-Za-z]{2}")
@@ -69,6 +77,7 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
             r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}|\{\s*\}(?=\s*\^)",
             " ",
         ),
+        (r"(?<!\d)\u2013|\u2013(?!\d)", "-"),  # of 3\u20135 nobody knows whether it is a range
         (  # 10.000,50
             r"(?<![\d.,])\d{1,3}(?:\.\d{3})+,(?:\d{2,}|[1-9])(?![\d.,])",
             lambda found: found[0].replace(".", "").replace(",", "."),
@@ -127,8 +136,7 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
     """
     if len(text) > LONGEST:
         return []
-    text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text.strip())
-    text = text.translate(_SIGNS)
+    text = latex(text.strip())
     for pattern, written in _REWRITTEN:
         text = pattern.sub(written, text)
     if text.replace(r"\$", "").count("$") == 1:  # a price, not mathematics
@@ -154,6 +162,25 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
     if found[-1:] == [Token("sign", ".")]:
         found.pop()
     return _bare_scripts(found)
+
+
+def latex(text: str) -> str:
+    """A text with LaTeX's commands for Unicode's signs, and plain letters and digits."""
+    return _SPECIAL.sub(_special, text).translate(_SIGNS)
+
+
+def _special(found: re.Match[str]) -> str:
+    said = unicodedata.normalize("NFKC", found[0])
+    match found.lastgroup:
+        case "raised":
+            return f"^{{{said}}}"
+        case "lowered":
+            return f"_{{{said}}}"
+        case "fraction":
+            return r"\frac{{{}}}{{{}}}".format(*said.split("\u2044"))
+        case "set":
+            return rf"\mathbb{{{said}}}"
+    return said
 
 
 def _said_with_commas(text: str, match: re.Match[str], commas: Commas | None) -> str:

@@ -166,6 +166,8 @@ class Parser:
             return self._letters(kind, value)
         if kind == "begin":
             return self._matrix(value)
+        if kind == "name":
+            return Node("symbol", (), value)
         match value:
             case "(" | "[":
                 return self._brackets(value)

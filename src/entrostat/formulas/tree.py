@@ -13,7 +13,7 @@ class Token(NamedTuple):
     Attributes:
         kind: "number"; "word", a run of letters; "text", what stands in \text{}; "sign", a command
             with its backslash or any other character; "unclear", digits and commas that are one
-            number to some and several to others.
+            number to some and several to others; "name", what a value is given of: Area.
         value: a Fraction of a number, a text of all others.
     """
 
@@ -60,13 +60,13 @@ FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp abs sqrt cbrt "
     "floor ceil".split()
 )
-_NAMES = (
+GREEK = (
     "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi psi omega Delta Gamma "
-    "Omega Sigma Phi Theta zeta eta xi chi kappa pi infty emptyset"
+    "Omega Sigma Phi Theta zeta eta xi chi kappa pi"
 ).split()
 # how a symbol is written: pi, \pi, \mathbb{R}
 SYMBOLS = {
-    **{written: name for name in _NAMES for written in (name, f"\\{name}")},
+    **{written: name for name in (*GREEK, "infty", "emptyset") for written in (name, f"\\{name}")},
     **{f"\\bb{letter}": f"bb{letter}" for letter in "RZNQC"},
     **dict.fromkeys(("infinity", r"\infinity"), "infty"),
 }

@@ -33,9 +33,9 @@ _OTHERS = {
     "ton": "tonne", "s": "sec", "min": "minute", "h": "hour hr", "day": "", "week": "", "month": "",
     "mL": "ml", "L": "l", "gallon": "gal", "cup": "", "acre": "", "hectare": "ha", "kW*h": "kWh",
     "dollar": "USD", "cent": "", "euro": "EUR", "degree": "deg", "amu": "u Da",
-    "celsius": "Celsius", "fahrenheit": "Fahrenheit", "angstrom": "AA \u00c5 \u212b", "atm": "",
+    "celsius": "Celsius", "fahrenheit": "Fahrenheit", "angstrom": "AA", "atm": "",
     "erg": "", "dyn": "dyne", "arcsec": "arcsecond", "arcmin": "arcminute", "torr": "mmHg Torr",
-    "AU": "", "rpm": "", "gauss": "G", "ohm": "Omega \u03a9 \u2126", "bit": "", "rev": "revolution",
+    "AU": "", "rpm": "", "gauss": "G", "ohm": "Omega", "bit": "", "rev": "revolution",
     "atom": "", "molecule": "", "photon": "", "electron": "", "ion": "", "particle": "",
     "ly": "lightyear", "Msun": "", "dB": "decibel", "g": "gm", "rad": "r",
 }  # fmt: skip
@@ -60,8 +60,8 @@ _SHORT = {
     "squared": "^2", "cubed": "^3", "mph": "mile/h", "kph": "km/h", "kmh": "km/h",
     "fps": "foot/s", "per": "/",
 }  # fmt: skip
-_COMMANDS = {"mu": "u", **{name: f" {name} " for name in ("AA", "Omega", "frac")}}
-_SHORTENED = re.compile(rf"\b(?:{'|'.join(_SHORT)})\b|\bdegrees? (?=[CF])")
+_COMMANDS = ("mu", "AA", "Omega", "frac")
+_SHORTENED = re.compile(rf"\b(?:{'|'.join(_SHORT)})\b|\bdegrees?\s+(?=[CF])")
 _LONGEST = 16  # tokens of a unit
 
 
@@ -97,15 +97,11 @@ def unit_of(tokens: Sequence[Token]) -> Unit | None:
     """What unit some tokens are, or None."""
     text = ""
     for token in tokens:
-        if token.command:
-            if token.command not in _COMMANDS:
-                return None
-            text += _COMMANDS[token.command]
-        elif token.kind in ("word", "text") and not f" {text}".endswith(" u"):
-            text += f" {token.value} "
-        else:
-            text += str(token.value)
-    text = re.sub(r"(?:\\mu\b|[\u00b5\u03bc])\s*", "u", text).replace(r"\cdot", "*")
+        if token.command and token.command not in _COMMANDS:
+            return None
+        text += f" {token.value} " if token.kind in ("word", "text") else str(token.value)
+    text = re.sub(r"\\mu(?![a-zA-Z])\s*", "u", text).replace(r"\cdot", "*")
+    text = re.sub(r"\\(AA|Omega|frac)(?![a-zA-Z])", r" \1 ", text)
     text = re.sub(r" frac \{([^{}]*)\}\{([^{}]*)\}", r"(\1)/(\2)", text)
     text = re.sub(r"\\[,;: ]|[~{}\[\]]", " ", text)
     text = _SHORTENED.sub(lambda found: _SHORT.get(found[0], ""), text)

@@ -101,12 +101,13 @@ _CHANGED = re.compile(
 _DISPLAYS = r"\{(?:align|equation|gather|multline|eqnarray|math|displaymath)\w*\*?\}"
 _MATHEMATICS = re.compile(rf"(\\[(\[]|\\begin{_DISPLAYS})|\\[)\]]|\\end{_DISPLAYS}")
 _BEGINS = re.compile(rf"(?<!\\)\$+|\\[(\[]|\\begin{_DISPLAYS}")
-_BULLET = re.compile(r"(?:\A|\n)\s*[-*+>]\s+\Z")
 # what may stand right before a box: space, words set in mathematics
 _INTRODUCES = re.compile(r"(?:\\(?:q?quad|displaystyle)\b|\\text\w*\s*\{[^{}]*\}|\s)+\Z")
 _ARROW = re.compile(r"\\(?:(?:[lL]ong)?(?:left)?[rR]ightarrow|implies|therefore|to|iff)\b|[-=]>")
 # what may part a box from what stands before it
-_SEAM = re.compile(rf"(?:\s|\*\*|\$|\\[()\[\]]|\\(?:begin|end){_DISPLAYS})*\Z")
+_PARTS = rf"(?:\s|\*\*|\$|\\[()\[\]]|\\(?:begin|end){_DISPLAYS})*\Z"
+_SEAM = re.compile(_PARTS)
+_BULLET = re.compile(rf"(?:\A|\n)\s*[-*+>]\s+(?:\\text\w*\s*\{{[^{{}}]*\}}?)?{_PARTS}")
 _LABEL = re.compile(r"\b[A-Z]\w*\s+\d+\**:\Z")  # Question 3:
 _WRAPPER = re.compile(
     r"(?:\\(?:text)?color\s*\{\w+\}\s*|\\(?:boxed|fbox|text\w*|math\w+|bm|boldsymbol)\s*|(?:\A|[\s$]))\Z"
@@ -281,11 +282,10 @@ def _is_bound(before: str) -> bool:
     before = before[-NEAR:]
     if _OWN_LINE.search(before):  # "So n = 3 and", and the box below
         before = _OWN_LINE.sub(".", before)
-    bare = _INTRODUCES.sub(" ", _ARROW.sub(";", _DELIMITERS.sub(" ", before)))
-    bare = re.sub(r"=\s*\+\s*\Z", "= ", bare)
-    if _BULLET.search(bare):
+    if _BULLET.search(before):
         return False
-    bare = _unwrapped(bare)
+    bare = _INTRODUCES.sub(" ", _ARROW.sub(";", _DELIMITERS.sub(" ", before)))
+    bare = _unwrapped(re.sub(r"=\s*\+\s*\Z", "= ", bare))
     return bool(_BOUND.search(bare) or (not parted and _BESIDE.search(bare)))
 
 

@@ -28,16 +28,10 @@ from typing import Any
 from .. import sandbox
 from ..sandbox import unit_tests
 from ..sandbox.unit_tests import LEETCODE
+from .fences import PYTHON, fenced
 from .texts import final_answer
 
-_FENCE = re.compile(
-    r"^(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?)(?P<fence>`{3,}|~{3,})"
-    r"[ \t]*(?P<language>[\w+-]*)[^\n`]*$",
-    re.MULTILINE,
-)
-_PYTHON = ("python", "py", "python3")
 _READS = re.compile(r"\binput\b|\bstdin\b|\bopen\(0")
-_DEEPER = 3  # blanks, as CommonMark has it
 _FUNCTION = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
 _DEFINED = re.compile(r"^[ \t]*(?:async )?(def|class) (\w+)", re.MULTILINE)
 _KEYS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -141,31 +135,16 @@ def last_block(text: str, reads: re.Pattern[str] | None = None) -> str | None:
     """What stands in the last fenced block of Python; None where there is none.
 
     A block that says it is Python goes before one that says nothing, which may be a program's
-    output; one that lacks its end, or its beginning, counts where there is no other. A fence that
-    stands deeper than the block's first by more than Markdown allows is in a docstring and does not
-    end it. Blocks that hold `reads` go before all others.
+    output; one that lacks its end counts where there is no other. Blocks that hold `reads` go
+    before all others.
     """
-    said: list[str] = []
-    silent: list[str] = []
-    opening = first = None
-    for fence in _FENCE.finditer(text):
-        first = first or fence
-        if opening is None:
-            opening = fence
-        elif opening["fence"][0] == fence["fence"][0] and (
-            len(fence["indent"]) <= len(opening["indent"]) + _DEEPER
-        ):
-            block, language = text[opening.end() + 1 : fence.start()], opening["language"].lower()
-            if not language:
-                silent.append(block)
-            elif language in _PYTHON:
-                said.append(block)
-            opening = fence if fence["language"] else None
-    if not said + silent and opening is not None and opening["language"].lower() in ("", *_PYTHON):
-        rest = text[opening.end() + 1 :]
-        if opening is first and not opening["language"] and not rest.strip():
-            rest = text[: opening.start()]
-        silent.append(rest)
+    blocks = [block for block in fenced(text) if block.language in ("", *PYTHON)]
+    if len(blocks) > 1 and blocks[-1].end == len(text) and not blocks[-1].closed:
+        blocks.pop()  # it is cut off
+    said, silent = (
+        [text[block.start : block.end] for block in blocks if bool(block.language) == python]
+        for python in (True, False)
+    )
     holds = [one for one in (*silent, *said) if reads is not None and reads.search(one)]
     return next(reversed(holds or said or silent), None)
 

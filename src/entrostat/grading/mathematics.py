@@ -15,7 +15,7 @@ from .._names import unknown
 from ..formulas import symbolic
 from ..formulas.equality import same
 from ..formulas.items import read
-from ..formulas.notation import tokens
+from ..formulas.notation import latex, tokens
 from ..formulas.tree import Token
 from ..formulas.values import exact_value
 from .boxes import boxed, from_boxes, listed
@@ -43,7 +43,7 @@ _OPTION = re.compile(
 # behind a family: "where k is an integer", ", k \in \mathbb{Z}"
 _INTEGER = re.compile(
     r"[\s,;(]*(?:\\(?:text|mathrm)\{[^{}]*\}|\\q?quad|\\[,; ]|\\forall|where|for|any|all|every|"
-    r"some|with|\s)*(?:\$?\b([kmnl])\$?\s*(?:(?:\\in|\u2208)\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\u2124)|"
+    r"some|with|\s)*(?:\$?\b([kmnl])\$?\s*(?:\\in\s*\\mathbb\s*\{?\s*Z\s*\}?|"
     r"(?:\\text\{)?\s*is\s+an?\s+integer\s*\}?)|integers?\s*\}?\s*\$?([kmnl])\$?)\s*\)?\s*\Z"
 )
 # an answer that no response can give: "see figure 3", "answers may vary", "proof"
@@ -126,7 +126,7 @@ def equal(expected: str, given: str) -> bool:
     """Whether two answers, already extracted, are the same by the strict rule."""
     if re.fullmatch(_LETTER, expected.strip()) and (option := _OPTION.match(given.strip())):
         given = option[1]
-    expected, given = _same_letter(expected, given)
+    expected, given = _same_letter(latex(expected), latex(given))
     wanted = tokens(expected)
     # whether 100,200,300 is one number or three, the expected answer says
     ways = [tokens(given, commas) for commas in (None, "number", "list")] if wanted else []

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ..formulas.equality import assigned
-from ..formulas.items import read
+from ..formulas.items import DOUBTS, read
 from ..formulas.notation import tokens
 from ..formulas.tree import Node
 from .mathematics import ORDER, extracted
-from .sentences import DOUBTS
 
 _PLAIN = re.compile(
     r"[-+\u2212]?[0-9.,]+(?:[eE][-+]?[0-9]{1,3})?(?:/[0-9.,]+(?:[eE][-+]?[0-9]+)?)?"

@@ -32,7 +32,7 @@ class Kind:
 
 
 GRADERS: dict[str, Kind] = {
-    "exact": Kind("entrostat.grading.texts:grade_exact", "the text itself", True),
+    "exact": Kind("entrostat.grading.texts:grade_exact", "the text itself", True, "check_text"),
     "contains": Kind("entrostat.grading.texts:grade_contains", "a text in it", True, "check_text"),
     "number": Kind(
         "entrostat.grading.numbers:grade_number", "its last number, exactly", True, "check_number"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from ..formulas.items import DOUBTS
 from ..formulas.notation import LONGEST
 
 NEAR = 300  # characters before an answer that may make it a part of something
@@ -71,19 +72,6 @@ _UNSURE = re.compile(
 _OPTION = re.compile(r"\A(?:option|choice)\s+(?=\(?[A-J]\b)", re.IGNORECASE)
 _REASON = re.compile(
     r",?\s+(?:because|since|as required|I hope)\b.*|,\s+(?:and\s+)?not\s.*", re.DOTALL
-)
-DOUBTS = re.compile(
-    r"\b(?:not|cannot|never|no|nor|or|either|neither|between|least|most|than|about|approximately|around|"
-    r"roughly|nearly|almost|negative|minus|half|double|twice|triple|thirds?|quarters?|percent|"
-    r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|squared|cubed|root|times|factor|"
-    r"factorial|mod|modulo|base|if|unless|except|other|versus|wrong|incorrect|instead|suppose|"
-    r"assume|another|also|plus|over|under|above|below|up|more|less|fewer|maybe|perhaps|possibly|"
-    r"might|could|may|but|all|any|which|whose|first|step|case|equation|line|option|positive|log|sin|"
-    r"cos|tan|sqrt|pi|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|"
-    r"forty|fifty|originally|initially|previously|once|both|every|when|where|let|given|would|bound|"
-    r"estimate|guess|mistake|so far|yesterday|used to|answers?|hint|check|note|example|attempt|"
-    r"still|says?|said|claims?|thinks?|thought|believes?|start)\b|n't\b",
-    re.IGNORECASE,
 )
 _COPULA = re.compile(r".*(?:\b(?:is|are|equals|equal to|get|gives|have|obtain)|[:\u21d2\u2234])\s+")
 _LEAD = re.compile(

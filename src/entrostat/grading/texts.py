@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from .fences import programs
+
 _THOUGHT = r"(?:\w{1,9}:)?(?:think|thinking|thought|reasoning)"
 _THOUGHT_BEGINS = re.compile(
     rf"<{_THOUGHT}>|\[THINK\]|<\|begin_of_thought\|>|\u25c1think\u25b7|<\|channel\|>analysis<\|message\|>",
@@ -20,12 +22,28 @@ _THOUGHT_ENDS = re.compile(
 _TURN_ENDS = re.compile(
     r"<\|(?!begin_of_)\w{3,}\|>|\[\|\w{3,}\|\]|</s>|<eos>|<end_of_\w+>|<\uff5c[^\uff5c\n]*\uff5c>|\[/?INST\]"
 )
+# in a program: a line that begins with a mark, and what may begin one on any other line
+_IN_PROGRAM = re.compile(r"^[ \t]*(?:<|\[[/|A-Z]|\u25c1).*|[<\[\u25c1]", re.MULTILINE)
+
+
+def _marked(text: str) -> str:
+    """A text of the same length without the marks in strings and comments of fenced programs."""
+    at, pieces = 0, []
+    for block in programs(text):
+        program = _IN_PROGRAM.sub(
+            lambda mark: "_" if len(mark[0]) == 1 else mark[0], text[block.start : block.end]
+        )
+        pieces += [text[at : block.start], program]
+        at = block.end
+    return "".join([*pieces, text[at:]])
 
 
 def spoken(response: str) -> str:
     """A response without its thought, which may lack its end, up to the end of its turn."""
-    said = _THOUGHT_BEGINS.split(_THOUGHT_ENDS.split(response)[-1], maxsplit=1)[0]
-    return _TURN_ENDS.split(said, maxsplit=1)[0]
+    said = _THOUGHT_ENDS.split(_marked(response))[-1]
+    start = len(response) - len(said)
+    said = _TURN_ENDS.split(_THOUGHT_BEGINS.split(said, maxsplit=1)[0], maxsplit=1)[0]
+    return response[start : start + len(said)]
 
 
 def final_answer(response: str) -> str:
@@ -34,16 +52,17 @@ def final_answer(response: str) -> str:
     Linear in the text: whatever an answer holds, it is searched a few times.
     """
     response = spoken(response)
-    start = response.rfind("<answer>", 0, max(0, response.rfind("</answer>")))
+    marks = _marked(response)
+    start = marks.rfind("<answer>", 0, max(0, marks.rfind("</answer>")))
     if start < 0:
         return response.strip()
     start += len("<answer>")
-    return response[start : response.index("</answer>", start)].strip()
+    return response[start : marks.index("</answer>", start)].strip()
 
 
 def grade_exact(response: str, answer: str) -> float:
-    """1 where the final answer is the expected text."""
-    return float(final_answer(response) == answer.strip())
+    """1 where the final answer is the expected text, which must not be empty."""
+    return float(final_answer(response) == answer.strip() != "")
 
 
 def grade_contains(response: str, answer: str) -> float:
@@ -53,13 +72,13 @@ def grade_contains(response: str, answer: str) -> float:
 
 
 def check_text(answer: str) -> None:
-    """Refuse an expected answer that every response would hold.
+    """Refuse an expected answer that silence, or every response, would give.
 
     Raises:
         ValueError: it is empty.
     """
     if not answer.strip():
-        raise ValueError("needs a text: an empty one is everywhere")
+        raise ValueError("needs a text, got an empty one")
 
 
 def closing(text: str, start: int) -> int:

@@ -15,6 +15,7 @@ from .._names import unknown
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 FIELDS = {"prompt": "prompt", "answer": "answer"}
+_ONE = "Write one object per line (JSON lines)"
 ABSENT = object()  # what a row gives for a column that it has not
 
 
@@ -65,8 +66,8 @@ def read_pairs(
 
     `fields` are the file's names for `prompt` and `answer`; a dot goes into a table within a row
     (`reward_model.ground_truth`). A prompt that is a conversation must be one message of a user. An
-    answer that is a number comes as text; one that is a list or a table, where `tables` allows it,
-    as JSON.
+    answer that is a number comes as text, 18.0 as 18; one that is a list or a table, where `tables`
+    allows it, as JSON.
     """
     names = column_names(f"task {path!r}", FIELDS, fields or {})
     for where, row, _ in _file(path, names.values()):
@@ -76,6 +77,8 @@ def read_pairs(
                 prompt = content
         if tables and isinstance(answer, list | dict):
             answer = json.dumps(answer, ensure_ascii=False, default=str)
+        if isinstance(answer, float) and answer.is_integer():
+            answer = int(answer)
         for key, value, kind, what in (
             ("prompt", prompt, str, "a prompt (text)"),
             ("answer", answer, str | int | float, "an answer (text or number)"),
@@ -131,7 +134,10 @@ def _lines(path: str) -> Iterator[Located]:
                 json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate is no text
             except (ValueError, RecursionError) as error:
                 reason = getattr(error, "msg", None) or str(error)
-                raise ValueError(f"task {path!r}: line {number} is not JSON: {reason}") from None
+                where = f"task {path!r}: line {number}"
+                raise ValueError(f"{where} is not JSON: {reason}. {_ONE}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"task {path!r}: line {number} is a {type(row).__name__}. {_ONE}")
             yield Located(f"line {number}", row, partial(_line_at, path, place))
 
 

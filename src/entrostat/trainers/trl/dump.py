@@ -92,8 +92,10 @@ def _settings(trainer: Any, objective: dict[str, Any] | None, iterations: int) -
     """The run's settings, as config.toml has them; TRL's own where they are not its defaults."""
     args, rewards = trainer.args, "+".join(trainer.reward_func_names)
     sampled = args.per_device_train_batch_size * args.steps_per_generation
-    known: dict[str, Any] = {"host": "trl", "model": trainer.model.config._name_or_path, "seed": args.seed,
-             "iterations": iterations, "method": f"TRL's {args.loss_type}"}  # fmt: skip
+    known: dict[str, Any] = {
+        "host": "trl", "model": trainer.model.config._name_or_path, "seed": args.seed,
+        "iterations": iterations, "method": f"TRL's {args.loss_type}",
+    }  # fmt: skip
     if objective is not None:
         known["advantage"] = objective["advantage"]
         known["optim"] = {"aggregation": objective["aggregation"]}
