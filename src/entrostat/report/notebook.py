@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..logs.importers import read, read_all
+from ..logs.importers import read as load_run  # noqa: F401 (`entrostat.load_run`)
+from ..logs.importers import read_all
 from ..logs.run import Run, pandas
 from .runs import rows_of
 
@@ -17,26 +18,6 @@ if TYPE_CHECKING:
     from .picture import Picture
 
 PathLike = str | Path
-
-
-def load_run(
-    path: PathLike, format: str | None = None, columns: Mapping[str, str] | None = None
-) -> Run:
-    """Read a run: ours, or what TRL, veRL, prime-rl, slime or a table of numbers left.
-
-    Args:
-        path: a run's directory, another trainer's log or output directory.
-        format: entrostat, trl, verl, prime_rl, slime or table; None tells it by the contents.
-        columns: for tables, the source's names of "step", "entropy" and "score", any of them.
-
-    Returns:
-        the run; `frame()` has its metrics, `entropy_is` says which entropy was logged, `notes` and
-        `problems` what is missing or could not be read.
-
-    Raises:
-        ValueError: nothing in it can be read, or an argument is wrong.
-    """
-    return read(path, format, columns)
 
 
 def load_runs(

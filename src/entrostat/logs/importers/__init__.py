@@ -45,8 +45,9 @@ def read(
         columns: for tables, the source's names of "step", "entropy" and "score", any of them.
 
     Returns:
-        the run: exact entropies as `entropy/exact`, sampled ones as `entropy/nll`, others as
-        `entropy/logged`; `Run.entropy_is` says which, `Run.problems` what could not be read.
+        the run; `frame()` has its metrics. Exact entropies are `entropy/exact`, sampled ones
+        `entropy/nll`, others `entropy/logged`: `entropy_is` says which. `notes` and `problems` say
+        what is missing or could not be read.
 
     Raises:
         ValueError: nothing in it can be read, or an argument is wrong; one line.
