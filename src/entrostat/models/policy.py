@@ -199,7 +199,9 @@ def token_ids(
 
 def token_pieces(tokenizer: Any, tokens: Tensor) -> dict[int, str]:
     """Text of each id among `tokens` [n]."""
-    return {i: tokenizer.decode([i]) for i in torch.unique(tokens).tolist()}
+    ids = torch.unique(tokens).tolist()
+    texts = tokenizer.batch_decode([[i] for i in ids]) if ids else []
+    return dict(zip(ids, texts, strict=True))
 
 
 def rendered(tokenizer: Any, turns: list[dict[str, str]], system: str) -> str:
