@@ -152,11 +152,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @property
     def place(self) -> int:
-        """How many micro-batches of the optimizer step have been made.
-
-        An epoch's last step may be shorter than the others, so that TRL's count over all says
-        nothing.
-        """
+        """Micro-batches made of the optimizer step; an epoch's last step may be a short one."""
         now = self.state.global_step
         if self._began is None or self._began[0] != now:
             self._began = now, self._step
