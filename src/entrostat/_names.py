@@ -73,7 +73,7 @@ def unknown(kind: str, given: str, names: Iterable[str], listed: str | None = No
 def refuse_options(
     words: Iterable[str], verb: str, known: Iterable[str], listed: str = "--help"
 ) -> None:
-    """Refuse what looks like an option and is none; the option `listed` prints them all.
+    """Refuse an unknown option; the option `listed` prints all that there are.
 
     Raises:
         ValueError: names the option and the nearest.

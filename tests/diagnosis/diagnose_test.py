@@ -465,7 +465,7 @@ def test_where_a_run_ends_is_no_low_on_its_way():
 
 def test_a_score_below_zero_that_was_lost():
     found = diagnose_run(made([0.9] * 100, **{"reward/mean": np.linspace(-2, -10, 100)}))
-    assert "nearer to its lowest for good" in found.headline
+    assert "more than half of the way to its lowest for good" in found.headline
 
 
 def test_refusals(capsys):

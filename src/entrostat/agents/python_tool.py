@@ -90,7 +90,7 @@ class PythonTool:
 
 
 def code_in(text: str) -> str | None:
-    """The Python blocks of a turn, behind its thought, as one program; None where there is none.
+    """The Python blocks of a turn after its thought, joined to one program; None without a block.
 
     The last need not be closed: the fence that closes it may be the stop string of the turn.
     """

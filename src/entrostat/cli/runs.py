@@ -114,8 +114,7 @@ def _say_source(run: Run, several: bool, stream: Any = None) -> None:
         say(f"{name}source: {run.source}, iterations {first} to {last}", stream)
         say(f"{name}entropy: {run.entropy_is}", stream)
     for problem in run.problems[:5]:
-        where = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
-        say(f"{name}left out: {where}: {problem.reason}", stream)
+        say(f"{name}left out: {problem}", stream)
     if len(run.problems) > 5:
         say(f"{name}left out: {len(run.problems) - 5} more, listed in the report", stream)
 

@@ -293,7 +293,6 @@ def _notes(run: Run) -> tuple[str, ...]:
         return ()
     notes = [note for note in run.notes if note not in broken_notes(run.broken)]
     for first in run.problems[:1]:
-        where = first.file if first.line is None else f"{first.file}:{first.line}"
         more = f" ({len(run.problems)} in all)" if run.problems[1:] else ""
-        notes.append(f"left out: {where}: {first.reason}{more}")
+        notes.append(f"left out: {first}{more}")
     return tuple(notes)

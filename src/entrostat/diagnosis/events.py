@@ -79,7 +79,9 @@ def _score_lost(run: Run) -> Event | None:
     if found is None or score is None or not score.died:
         return None
     first = found.x[_stays(found.y < score.floor + DIED * (score.best - score.floor))]
-    below = "below half of the best" if score.floor == 0 else "nearer to its lowest"
+    below = (
+        "below half of the best" if score.floor == 0 else "more than half of the way to its lowest"
+    )
     return Event(
         "score_lost", "Score lost", "broken",
         f"the mean reward went from {score.best:.3g} at its best to {score.late:.3g} at "

@@ -71,7 +71,7 @@ def _of(spec: str, checkpoints: bool) -> list[EvaluatedModel]:
     run = Path(spec)
     if not checkpoints:
         return [_at(run, FINAL, spec)]
-    kept = iterations(run)  # those of TRL and veRL are none of ours
+    kept = iterations(run)  # empty for TRL and veRL, whose checkpoints have another form
     found = [_at(run, str(i), f"{spec}@{i}") for i in (0, *kept)]
     last = _iteration(run / FINAL)
     return (

@@ -290,7 +290,7 @@ def _is_bound(before: str) -> bool:
 
 
 def _unwrapped(before: str) -> str:
-    r"""Without \textbf{ and the like that a box stands in; \frac for any other brace."""
+    r"""The text before a box without an open \textbf{ or the like; any other open brace: \frac."""
     while (brace := _open_brace(before)) >= 0:
         if not _WRAPPER.search(before[:brace]):
             return r"\frac"

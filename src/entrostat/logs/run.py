@@ -42,6 +42,10 @@ class Problem:
     line: int | None
     reason: str
 
+    def __str__(self) -> str:
+        place = "" if self.line is None else f":{self.line}"
+        return f"{self.file}{place}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Run:
