@@ -6,14 +6,13 @@ used, and `Run.notes` says in words what is not.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,20 +254,21 @@ def broken(metrics: Lines) -> dict[str, int]:
     A table has NaN in rows without the metric (an evaluation's). So NaN alone is no end, nor is one
     that is no longer than a gap before it.
     """
-    since: dict[str, int] = {}
-    length, longest = Counter[str](), Counter[str]()
-    logged = set[str]()
-    for row in metrics:
-        for key, value in row.items():
-            if isinstance(value, float) and not math.isnan(value):
-                logged.add(key)
-            if isinstance(value, float) and math.isfinite(value):
-                longest[key] = max(longest[key], length.pop(key, 0))
-                since.pop(key, None)
-            elif isinstance(value, float):
-                since.setdefault(key, row["iteration"])
-                length[key] += 1
-    return {k: at for k, at in since.items() if k in logged and length[k] > longest[k]}
+    odd = dict.fromkeys(
+        key
+        for row in metrics
+        for key, value in row.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    )
+    found: dict[str, int] = {}
+    for key in odd:
+        column = [(row["iteration"], v) for row in metrics if isinstance(v := row.get(key), float)]
+        parts = [list(part) for _, part in groupby(column, lambda pair: math.isfinite(pair[1]))]
+        *gaps, end = [part for part in parts if not math.isfinite(part[0][1])]
+        logged = any(not math.isnan(v) for _, v in column)
+        if end is parts[-1] and logged and len(end) > max(map(len, gaps), default=0):
+            found[key] = end[0][0]
+    return found
 
 
 def broken_notes(found: Mapping[str, int]) -> list[str]:
@@ -332,7 +332,7 @@ def _lines(path: Path, notes: list[str]) -> Lines:
         return []
     # counted before they are read: a run that is still writing can only add whole lines
     found = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
-    whole = list(itertools.takewhile(is_line, JsonLines(path).read()))
+    whole = list(takewhile(is_line, JsonLines(path).read()))
     left_out = sum(bool(line.strip()) for line in found) - len(whole)
     if left_out == 1:
         notes.append(f"The last line of {path.name} is cut short; it is left out.")

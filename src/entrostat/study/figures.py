@@ -110,7 +110,7 @@ def value(run: Run, figure: Figure) -> float | None:
         return _at(run.series(figure.key)[1], figure.at, ends=True)
     if figure.kind == "evaluation":
         return _at(_evaluations(run, figure.key)[1], figure.at, ends=False)
-    values = [number(dict(flat(row, "/")).get(figure.key)) for row in run.analysis]
+    values = [number(_nested(row, figure.key)) for row in run.analysis]
     return _at([v for v in values if v is not None], figure.at, ends=False)
 
 
@@ -210,6 +210,18 @@ def flat(table: Mapping[str, Any], mark: str, before: str = "") -> Iterator[tupl
             yield from flat(value, mark, f"{before}{key}{mark}")
         else:
             yield before + key, value
+
+
+def _nested(table: Mapping[str, Any], key: str) -> Any:
+    """`dict(flat(table, "/")).get(key)`, without a look at what is not on the way."""
+    for name, value in table.items():
+        if name == key:
+            return value
+        if isinstance(value, Mapping) and key.startswith(f"{name}/"):
+            found = _nested(value, key.removeprefix(f"{name}/"))
+            if found is not None:
+                return found
+    return None
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
