@@ -29,18 +29,12 @@ BEST, NEXT = "best", "best.next"
 
 
 class BestCheckpoint:
-    """Keeps the best policy of a run, by `save.best`."""
-
     def __init__(self, run: Path, figure: str) -> None:
         self._run, self._figure = run, figure
         self._parts = [one.rpartition("/")[::2] for one in figures_of(figure)]
 
     def consider(self, rows: Iterable[Mapping[str, Any]], save: Callable[[Path], None]) -> None:
-        """Keep the policy if an evaluation's row has a higher score than any before.
-
-        Raises:
-            RunStopped: the disk is full or refuses; the best until then is intact.
-        """
+        """Keep the policy if an evaluation's row has a higher score than any before."""
         by_set = {row["set"]: row for row in rows}
         found = [number(by_set.get(name, {}).get(key)) for name, key in self._parts]
         scores = [one for one in found if one is not None]
@@ -63,7 +57,6 @@ class BestCheckpoint:
         _promote(self._run)
 
     def _scores(self) -> list[float]:
-        """Of the policies that are kept, by this figure; by another they are not compared."""
         kept = [best_of(self._run / name) for name in (BEST, NEXT)]
         return [one["value"] for one in kept if one is not None and one["figure"] == self._figure]
 

@@ -44,11 +44,6 @@ class RunDirectory:
     def write_settings(
         self, config: TrainConfig, objective: dict[str, Any], found: dict[str, Any]
     ) -> None:
-        """Write down the settings, what they came to, and the machine.
-
-        `objective`: estimator, surrogate, methods and all their parameters; `found`: what the run
-        found out about model and machine.
-        """
         for name, text in (
             ("objective.json", json.dumps(objective, indent=1)),
             ("config.toml", config.to_toml()),
@@ -80,7 +75,6 @@ class RunDirectory:
         return done if type(done) is int and 0 < done < MOST else None
 
     def evaluated_after(self) -> set[int]:
-        """Iterations after which there was an evaluation; 0 before the first."""
         return {row["iteration"] for row in JsonLines(self.evaluations).read()}
 
     def logs(self) -> dict[str, JsonLines]:
@@ -88,16 +82,11 @@ class RunDirectory:
         return {path.name: JsonLines(path) for path in paths if path.exists()}
 
     def check_logs(self, marks: Mapping[str, Mark]) -> str | None:
-        """In words, why the logs are not what they were at `marks`; None where they are."""
         found = (JsonLines(self.path / name).damage(mark) for name, mark in marks.items())
         return next((reason for reason in found if reason is not None), None)
 
     def check_unsaved(self) -> None:
-        """Without a checkpoint, only a run that had not written one may start again.
-
-        Raises:
-            RunStopped: it had; starting again would delete what it logged.
-        """
+        """Without a checkpoint, only a run that had not written one may start again."""
         rows = JsonLines(self.metrics).readable()
         newest = [row.get("time/checkpoint", place) for place, row in enumerate(rows)]
         if rows and (any(n != 0 for n in newest) or self.finished() is not None):

@@ -58,10 +58,10 @@ class Moved:
     @classmethod
     def of(cls, entropy: Tensor, batch: TokenBatch) -> Moved:
         """From `entropy` [n, T] now and the old policy's in `batch` [n, T], of all ranks."""
-        assert batch.old_entropy is not None
-        assert batch.group is not None
-        change = torch.where(batch.mask, entropy - batch.old_entropy, 0).double().sum(1)
-        (change, tokens, group), _ = batch.whole.gather(change, batch.lengths, batch.group)
+        moved = torch.where(batch.mask, entropy - batch.need("old_entropy"), 0)
+        (change, tokens, group), _ = batch.whole.gather(
+            moved.double().sum(1), batch.lengths, batch.need("group")
+        )
         mean = float(change.sum() / tokens.sum().clamp(min=1))
         return cls(mean, standard_error(change / tokens.clamp(min=1), tokens, group))
 
@@ -115,7 +115,6 @@ class Hold:
         return found
 
     def take(self, numbers: Mapping[str, float]) -> None:
-        """Restore the state from `numbers`."""
         taken: dict[str, Any] = {}
         for name in _CHANGED:
             value = getattr(self.state, name)
@@ -130,9 +129,6 @@ class Hold:
 
         It is taken half-way through an iteration, so that it is old by half of one at most. While
         AdamW's momentum settles, it is taken at every update but the very first.
-
-        Raises:
-            ValueError: the optimizer is neither Adam nor AdamW.
         """
         if any("betas" not in group for group in optimizer.param_groups):
             raise ValueError(_NOT_ADAM.format(_kind(optimizer), "no betas"))
@@ -315,9 +311,6 @@ def response(
         parameters: what it trains, or this process's part of it.
         entropy: gradient of the mean entropy for each; None for 0.
         total: adds up [3] over the processes that the parameters are sharded over.
-
-    Raises:
-        ValueError: the optimizer does not keep Adam's moments.
     """
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     sums, b1, t = torch.zeros(3, dtype=torch.float64), 0.0, steps_made(optimizer)

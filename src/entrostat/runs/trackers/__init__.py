@@ -48,11 +48,7 @@ class Trackers:
         self._folder = Path()
 
     def begin(self, path: Path, start: int, resume: bool) -> None:
-        """Start or resume the trackers of a run directory; give them what they missed.
-
-        Raises:
-            ValueError: a tracker's package cannot be imported.
-        """
+        """Start or resume the trackers of a run directory; give them what they missed."""
         config = self._config
         for name in config.log.to:
             try:

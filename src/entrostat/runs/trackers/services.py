@@ -241,7 +241,6 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 def warn_of(name: str, error: BaseException, more: str = "") -> None:
-    """Say that a tracker has raised and is dropped."""
     warnings.warn(
         f"{TITLES[name]} raised {in_one_line(error)[:500]}. The run goes on without it: all "
         f"figures are in metrics.jsonl{more}",
@@ -260,11 +259,6 @@ def read_seal(folder: Path, name: str) -> dict[str, Any]:
 
 
 def write_seal(folder: Path, name: str, seal: dict[str, Any]) -> None:
-    """Write it, whole or not at all.
-
-    Raises:
-        OSError: the disk is full or refuses.
-    """
     with atomic(folder / f"{name}.json") as part:
         part.write_text(json.dumps(seal), encoding="utf-8")
 
@@ -296,9 +290,6 @@ def open_folder(config: TrainConfig, path: Path, resume: bool) -> Path:
     """The trackers' folder in a run's directory, made where there are any.
 
     A new run forgets what an earlier try left. W&B's id of the run is chosen here, once.
-
-    Raises:
-        OSError: the disk is full or refuses.
     """
     folder = path / FOLDER
     if not resume:

@@ -120,12 +120,11 @@ def with_resampled(
     )
     extra = more.scored(score)
     metrics["reward/failed"] += score.failed
-    assert batch.old_entropy is not None
     both, rewards = together(sampled, more, state.policy.pad), torch.cat([rewards, extra])
     T, old = both.sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
     of_both = TokenStats(
         torch.cat([_wide(batch.old_logp, T), _wide(old.logp, T)]),
-        torch.cat([_wide(batch.old_entropy, T), _wide(old.entropy, T)]),
+        torch.cat([_wide(batch.need("old_entropy"), T), _wide(old.entropy, T)]),
     )
     tempered = torch.cat([none, none.new_ones(len(extra))])
     return both, rewards, measured(both.sequences, rewards, of_both).replace(tempered=tempered)

@@ -76,8 +76,7 @@ def _minibatches(
     state: State, iteration: int, selection: Selection, parts: int
 ) -> Iterator[tuple[int, Tensor]]:
     """Place among the updates planned, and rows [n] of those that are trained on."""
-    optim, group = state.config.optim, selection.batch.group
-    assert group is not None
+    optim, group = state.config.optim, selection.batch.need("group")
     shuffle = generator(state.config.seed, iteration, "shuffle", torch.device("cpu"))
     for epoch in range(optim.epochs if len(group) else 0):
         order = shuffled(group, optim.whole_groups, shuffle).to(state.policy.device)
@@ -107,9 +106,6 @@ def update(
         where: names the update in an error message.
         unseen: this iteration has made updates, but none on this minibatch. Only then is the change
             of its entropy an unbiased measurement.
-
-    Raises:
-        RunStopped: the loss or the gradient is not finite; no step is made.
     """
     optimizer, scaler, clip = state.optimizer, state.scaler, state.config.optim.clip
     parameters = optimizer.param_groups[0]["params"]
@@ -159,7 +155,7 @@ def update(
 def _measured(
     state: State, sequences: Sequences, pieces: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies [n, T] of a minibatch under the policy as it stands."""
+    """[n, T] each: log-probs and entropies of a minibatch under the policy as it stands."""
     temperature = state.config.sampling.temperature
     with torch.no_grad():
         stats = [state.policy.token_stats(sequences[rows], temperature) for rows in pieces]

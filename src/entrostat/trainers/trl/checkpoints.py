@@ -25,11 +25,7 @@ _SEAL = "entrostat.json"
 
 
 def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mark]) -> None:
-    """Have a checkpoint that TRL has written on the disk, and say that it is whole.
-
-    Raises:
-        RunStopped: the disk is full or refuses.
-    """
+    """Have a checkpoint that TRL has written on the disk, and say that it is whole."""
     files = [file for file in path.rglob("*") if file.is_file()]
     with writing(path):
         for file in (*files, path, path.parent):
@@ -59,11 +55,7 @@ def remove(directory: Path, after: int) -> None:
 
 
 def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
-    """The newest whole checkpoint, without its tensors; its `updates` are in its directory's name.
-
-    Raises:
-        RunStopped: there are checkpoints, but a run can resume from none; says why.
-    """
+    """The newest whole checkpoint, without its tensors; its directory's name has `updates`."""
     sealed = {path.name: path for path in _directories(directory) if (path / _SEAL).exists()}
     return newest_of(directory, sealed, _read, check)
 
@@ -75,11 +67,6 @@ def bound_to(directory: Path) -> str | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    """A sealed checkpoint.
-
-    Raises:
-        DamagedError: it is not what was written.
-    """
     try:
         body: dict[str, Any] = json.loads((path / _SEAL).read_text(encoding="utf-8"))
         logs = {name: Mark(**mark) for name, mark in body["logs"].items()}
@@ -97,7 +84,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _directories(directory: Path) -> list[Path]:
-    """The directories of checkpoints, the oldest first."""
+    """The oldest first."""
     found = [p for p in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", p.name)]
     return sorted(found, key=_updates)
 

@@ -129,8 +129,6 @@ def rollouts_of(
     as they were given, NaN where none was; `scored` has the texts also of truncated rollouts that
     TRL masks.
     """
-    assert ready.group is not None
-    assert ready.idle is not None
     sampler = output.get("sampling_per_token_logps")
     figures = {
         "logp": ready.old_logp, "entropy": ready.old_entropy, "advantage": ready.advantages,
@@ -139,8 +137,8 @@ def rollouts_of(
     return without_padding(
         iteration, tokenizer, output["completion_ids"], output["completion_mask"].bool(),
         ready.mask, figures, prompts=prompts, completions=[one.text for one in scored],
-        rewards=rewards.float(), group=ready.group.int(),
-        finished=torch.tensor([one.finished for one in scored]), trained=~ready.idle,
+        rewards=rewards.float(), group=ready.need("group").int(),
+        finished=torch.tensor([one.finished for one in scored]), trained=~ready.need("idle"),
     )  # fmt: skip
 
 

@@ -113,11 +113,7 @@ def train(
 
 
 def build(config: TrainConfig, task: Task | None, world: int, say: RunNotes) -> Recipe:
-    """The run in memory; writes what it chooses into `config`.
-
-    Raises:
-        ValueError: a bad setting, or one that TRL cannot do.
-    """
+    """The run in memory; writes what it chooses into `config`."""
     arguments.refuse(config)
     arguments.cut(config, world)
     task = task_of(config) if task is None else task

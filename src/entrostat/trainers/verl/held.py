@@ -33,8 +33,7 @@ def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[An
     ready for it, `batch` [n, T] the same; `stream`, seed and step, chooses the rollouts.
     """
     whole = 1 if tu.get(data, "use_dynamic_bsz") else tu.get(data, "micro_batch_size_per_gpu")
-    assert batch.old_entropy is not None
-    mass, world = batch.old_entropy.sum(1), batch.ranks.world
+    mass, world = batch.need("old_entropy").sum(1), batch.ranks.world
     rows, weights = sample(mass, shared_generator(*stream), world, whole)
     mask = batch.mask[rows.to(batch.mask.device)]
     part = Part(mask, weights.to(mass) / max(1, batch.whole.tokens))

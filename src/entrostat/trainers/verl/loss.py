@@ -48,9 +48,6 @@ def loss(
     The sum over micro-batches, averaged over ranks as FSDP averages gradients, is the objective's
     loss of the whole minibatch. `model_output` has nested `log_probs` and `entropy` of prompts and
     responses, `data` is the micro-batch with `ROW`.
-
-    Raises:
-        ValueError: a method needs the entropy and the engine did not compute it.
     """
     whole = config.plan.batch
     rows = data[ROW].to(whole.mask.device)
@@ -85,9 +82,6 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
 
     `logp` and `entropy` are those of the old policy; `data` is this rank's minibatch with what the
     driver added.
-
-    Raises:
-        ValueError: the driver did not add its part.
     """
     there = set(data.keys())
     names = ["old_log_probs", "entropy", "advantages", MASK, REWARD, GROUP, ROLLOUT]

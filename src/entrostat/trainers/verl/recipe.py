@@ -40,10 +40,6 @@ def settings(config: TrainConfig, facts: RunPlan) -> dict[str, Any]:
     """What a configuration means in veRL's: keys of its ppo_trainer configuration, with values.
 
     A key that veRL does not have by itself begins with `+`.
-
-    Raises:
-        ValueError: veRL cannot do what a common setting asks for, or [verl] says what a common
-            setting does.
     """
     given = dict(flat(config.verl))
     said = bare(given)
@@ -99,9 +95,6 @@ def in_whole_groups(config: TrainConfig) -> TrainConfig:
     veRL counts minibatches in groups, so `sampling.prompts` must be a multiple of
     `optim.minibatches`. Where it is not, data.train_batch_size of [verl], the one key that may
     stand beside a common setting, says how many prompts veRL draws in its place.
-
-    Raises:
-        ValueError: the number is no such multiple.
     """
     parts = config.optim.minibatches
     given = bare(dict(flat(config.verl))).get(_PROMPTS)
@@ -123,13 +116,7 @@ def processors(config: TrainConfig) -> tuple[int, int | None]:
     """Logical processors that Ray must have: with fewer main_ppo waits for ever.
 
     veRL reserves three a rank, TransferQueue one for its controller and one a storage unit.
-
-    Returns:
-        How many, and how many [verl] has a Ray of our own take for the machine's; None where it
-        says nothing.
-
-    Raises:
-        ValueError: a number of them in [verl] is none.
+    The second number is how many [verl] has a Ray of our own take for the machine's, if any.
     """
     said = bare(dict(flat(config.verl)))
 

@@ -53,11 +53,7 @@ _ASK = 240.0  # seconds that veRL's imports and a cluster may take together
 
 
 def command(config: TrainConfig, python: str | None = None, ray_address: str | None = None) -> str:
-    """What `train` would start, for a shell; the files that it names are `train`'s to write.
-
-    Raises:
-        ValueError: veRL cannot do what the configuration asks for.
-    """
+    """What `train` would start, for a shell; the files that it names are `train`'s to write."""
     lines = overrides(config, unseen(config, ray_address))
     return shell_command(lines, shlex.quote(python or sys.executable))
 
@@ -157,11 +153,7 @@ def _ask(
     python: str, lines: list[str], config: TrainConfig, tasks: Sequence[dict[str, Any]],
     ray_address: str | None,
 ) -> None:  # fmt: skip
-    """Have veRL's environment look at it before anything is started (`preflight.py`).
-
-    Raises:
-        ValueError: what is wrong, in one line.
-    """
+    """Have veRL's environment look at it before anything is started (`preflight.py`)."""
     needed, said = processors(config)
     asked = {
         "overrides": lines,
@@ -193,11 +185,7 @@ def _ask(
 def _follow(
     words: list[str], facts: RunPlan, config: TrainConfig, follower: Follower, progress: Progress
 ) -> None:
-    """Start veRL and write down what it does until it has ended.
-
-    Raises:
-        RunStopped: it ended too early, or a part of it died and it did not end; says of what.
-    """
+    """Start veRL and write down what it does until it has ended."""
     environment = {"HYDRA_FULL_ERROR": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     if config.threads:
         environment["OMP_NUM_THREADS"] = str(config.threads)
@@ -252,11 +240,6 @@ class Merge:
     again: str  # how a user tries again
 
     def __call__(self, source: Path, target: Path) -> None:
-        """From a checkpoint's `actor` into a directory.
-
-        Raises:
-            RunStopped: it failed; says of what.
-        """
         words = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir"]
         words = [self.python, *words, str(source), "--target_dir", str(target)]
         job = Job(words, self.log, {"CUDA_VISIBLE_DEVICES": ""})

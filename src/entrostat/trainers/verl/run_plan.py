@@ -34,7 +34,6 @@ class RunPlan:
 
     @property
     def own(self) -> Path:
-        """Where what is of this host alone lies."""
         return self.output / "verl"
 
     @property
@@ -48,10 +47,6 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> RunPlan:
 
     Of a task of several turns that is not built in they are those of one turn then: only a look at
     it would say, and what a file names is not imported for that.
-
-    Raises:
-        ValueError: `sampling.max_new_tokens` or `optim.lr` is open, and what decides it is not
-            here.
     """
     new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
     if new is None or (name in BUILT_IN and is_multi_turn(task_class(name))):

@@ -147,7 +147,6 @@ class EntropyTrainer(PPOTrainerSync):
         seen = ("entropy/exact", "control/target")
         self._past.append({key: metrics[key] for key in seen if key in metrics})
         ready = prepared.batch
-        assert ready.idle is not None
         A = response_to_nested(ready.advantages, lengths)
         fields = {
             "advantages": A,
@@ -155,7 +154,7 @@ class EntropyTrainer(PPOTrainerSync):
             MASK: response_to_nested(ready.mask.to(torch.int64), lengths),
             REWARD: ready.rewards,
             GROUP: ready.group,
-            IDLE: ready.idle.to(torch.int64),
+            IDLE: ready.need("idle").to(torch.int64),
             ROLLOUT: torch.arange(len(ready)),
         }
         if correction is not None:
@@ -198,9 +197,6 @@ class EntropyTrainer(PPOTrainerSync):
 
         In bypass mode the ratio itself is to the sampler, so that the weights are not used; veRL
         rejects anew in every micro-batch there, here it is done once, by the old policy.
-
-        Raises:
-            ValueError: the rollout engine gave no log-probs.
         """
         if sampled is None:
             raise ValueError(
@@ -240,7 +236,6 @@ class EntropyTrainer(PPOTrainerSync):
             super()._log_rollout_data(batch, timing_raw, rollout_data_dir)
 
     def _dump_rollouts(self, batch: Any, every: int) -> None:
-        """Token by token, as the lab does."""
         if not every or self.global_steps % every:
             return
         keys = [key for key, real in zip(batch.keys, _real(batch), strict=True) if real]
