@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from ...config import TrainConfig, from_dict, load, toml_value
+from ...config import TrainConfig
 from ...core.objective import Objective
 from ...core.rollouts import FIELDS
 from ...runs.best_checkpoint import figures_of
@@ -22,7 +21,7 @@ from . import checkpoints
 from .config import bare, flat, hydra_value
 from .model_ref import place_of
 from .refusals import DEFAULTS, corrects, refusals
-from .run_plan import RunPlan, unseen
+from .run_plan import RunPlan
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 LOSS = f"{ACTOR}.policy_loss"
@@ -68,25 +67,6 @@ def _refuse(found: Iterable[tuple[bool, str]]) -> None:
     for refused, reason in found:
         if refused:
             raise ValueError(f"host verl: {reason}")
-
-
-def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
-    """The overrides that a recipe means, without a look at its task or model.
-
-    Args:
-        path: a recipe of `entrostat train`.
-        changes: "key=value" each, in place of what [verl] says.
-
-    Raises:
-        ValueError: the file cannot be read, or see `overrides`.
-    """
-    config = from_dict({**load(path), "host": "verl"})
-    for line in changes:
-        key, equals, value = line.partition("=")
-        if not equals:
-            raise ValueError(f"override {line!r} is no key=value")
-        config.verl[key] = toml_value(value)
-    return overrides(config, unseen(config))
 
 
 def in_whole_groups(config: TrainConfig) -> TrainConfig:
