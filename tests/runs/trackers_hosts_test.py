@@ -23,7 +23,7 @@ from entrostat.logs.importers import read
 from entrostat.runs.trackers import services as outside
 from entrostat.trainers import trains
 from entrostat.trainers.verl import recipe as verl_recipe
-from entrostat.trainers.verl.run_plan import unseen
+from entrostat.trainers.verl.recipe import unseen
 from stopping import Stop, StopAfter
 
 pytestmark = [

@@ -26,29 +26,18 @@ Gradient: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class InfluenceInput:
-    """What is analysed: an iteration as its updates begin, as any host knows it.
-
-    Attributes:
-        optimizer: AdamW over what is trained, as the last iteration left it.
-        lr: of the iteration's first update; None where the optimizer has it already.
-        clip: norm that the gradient is clipped to; infinity for none.
-        sequences: B rollouts.
-        graded: of these, with outcome advantages [B] and the task's rewards.
-        kept: [R] int64, the rows that are trained on; at least one.
-        trained: these, prepared: advantages [R, T].
-        generator: for a plan's random selections; none of the training's streams.
-    """
+    """What is analysed: an iteration as its updates begin, as any host knows it."""
 
     meter: PolicyEvaluator
     objective: Objective
-    optimizer: torch.optim.Optimizer
-    lr: float | None
-    clip: float
-    sequences: Sequences
-    graded: TokenBatch
-    kept: Tensor
-    trained: TokenBatch
-    generator: torch.Generator
+    optimizer: torch.optim.Optimizer  # AdamW over what is trained, as the last iteration left it
+    lr: float | None  # of the first update; None where the optimizer has it already
+    clip: float  # norm that the gradient is clipped to; infinity for none
+    sequences: Sequences  # B rollouts
+    graded: TokenBatch  # of these, with outcome advantages [B] and the task's rewards
+    kept: Tensor  # [R] int64, the rows that are trained on; at least one
+    trained: TokenBatch  # these, prepared: advantages [R, T]
+    generator: torch.Generator  # for a plan's random selections; none of the training's streams
 
 
 def influences(subject: InfluenceInput, trained: TokenBatch, terms: Terms) -> tuple[Tensor, float]:
@@ -60,13 +49,8 @@ def influences(subject: InfluenceInput, trained: TokenBatch, terms: Terms) -> tu
     c_i = -(dL/dlp_i dlp_i + dL/dH_i dH_i), with d the derivative along P grad H and L the loss as
     the methods make it. They add up to <grad H, -P grad L>.
 
-    Args:
-        subject: whose policy and optimizer are read.
-        trained: [R, T] under the policy as it stands.
-        terms: what the methods planned for all of it.
-
-    Returns:
-        ([B, T], a number), nats; 0 where not trained.
+    `trained` is [R, T] under the policy as it stands, `terms` what the methods planned for all of
+    it. Returns [B, T] and a number, nats; 0 where not trained.
     """
     meter, sequences, kept = subject.meter, subject.sequences, subject.kept
     of_logp, of_entropy = (

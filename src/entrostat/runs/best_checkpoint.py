@@ -25,7 +25,7 @@ from ..logs.files import atomic_directory, writing
 from ..logs.lines import number
 from ..logs.run import best_of
 
-BEST, NEXT = "best", "best.next"
+BEST, NEXT, SEAL = "best", "best.next", "entrostat.json"
 
 
 class BestCheckpoint:
@@ -44,13 +44,7 @@ class BestCheckpoint:
         if not all(score > before for before in self._scores()):
             return
         seal = {"iteration": row["iteration"], "figure": self._figure, "value": score}
-
-        def write(directory: Path) -> None:
-            save(directory)
-            text = json.dumps(seal | {"row": dict(row)}, indent=1)
-            (directory / "entrostat.json").write_text(text, encoding="utf-8")
-
-        replace_directory(self._run / NEXT, write)
+        write_model(self._run / NEXT, save, json.dumps(seal | {"row": dict(row)}, indent=1))
 
     def settle(self) -> None:
         """A checkpoint is written, which knows of what is the best now."""
@@ -76,13 +70,17 @@ def go_back(run: Path, iteration: int) -> None:
 
 def rewrite(run: Path, save: Callable[[Path], None]) -> None:
     """The best policy in another form, under the seal that it has."""
-    seal = (run / BEST / "entrostat.json").read_bytes()
+    write_model(run / BEST, save, (run / BEST / SEAL).read_text(encoding="utf-8"))
+
+
+def write_model(place: Path, save: Callable[[Path], None], seal: str) -> None:
+    """Write a model and what is known of it, whole or not at all, in the place of another."""
 
     def write(directory: Path) -> None:
         save(directory)
-        (directory / "entrostat.json").write_bytes(seal)
+        (directory / SEAL).write_text(seal, encoding="utf-8")
 
-    replace_directory(run / BEST, write)
+    _replace(place, write)
 
 
 def link_tree(source: Path, target: Path, *left_out: str) -> None:
@@ -95,12 +93,11 @@ def _promote(run: Path) -> None:
     if best_of(run / NEXT) is None:
         return
     # links, not a move: until the disk has the new name the old one must not go
-    replace_directory(run / BEST, lambda part: link_tree(run / NEXT, part))
+    _replace(run / BEST, lambda part: link_tree(run / NEXT, part))
     _remove(run / NEXT)
 
 
-def replace_directory(place: Path, write: Callable[[Path], None]) -> None:
-    """Write a directory, whole or not at all, in the place of another, which is removed."""
+def _replace(place: Path, write: Callable[[Path], None]) -> None:
     aside = _draft(place.parent)
     with writing(place), atomic_directory(place, aside) as part:
         write(part)

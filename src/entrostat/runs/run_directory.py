@@ -71,7 +71,7 @@ class RunDirectory:
 
     def finished(self) -> int | None:
         """Iterations of the final model; None where there is none."""
-        done = read_json(self.path / "final" / "entrostat.json").get("iterations")
+        done = read_json(self.path / "final" / best.SEAL).get("iterations")
         return done if type(done) is int and 0 < done < MOST else None
 
     def evaluated_after(self) -> set[int]:
@@ -116,12 +116,7 @@ class RunDirectory:
 
     def finish(self, save: Callable[[Path], None], iterations: int) -> None:
         """Write the final model, whole or not at all; one of fewer iterations is replaced."""
-
-        def write(part: Path) -> None:
-            save(part)
-            (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
-
-        best.replace_directory(self.path / "final", write)
+        best.write_model(self.path / "final", save, json.dumps({"iterations": iterations}))
 
 
 def hold(path: Path, busy: str) -> IO[str]:

@@ -18,8 +18,6 @@ from .run_directory import RunDirectory
 
 
 class RunWriter:
-    """Appends to the logs of a run, keeps its best policy, shows its progress."""
-
     def __init__(
         self, run: RunDirectory, config: TrainConfig, progress: Progress,
         alert: Callable[[str], None] = lambda words: None,

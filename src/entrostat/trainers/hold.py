@@ -186,13 +186,9 @@ class Hold:
     ) -> None:  # fmt: skip
         """After the update's backward pass.
 
-        Args:
-            norm: of its gradient, before clipping; not finite where no step is made.
-            clip: the largest that clipping leaves; infinite without.
-            optimizer: as it stands.
-            updates: of an iteration.
-            moved: what the update's forward pass showed, on rollouts that no update of this
-                iteration has trained on; None in an iteration's first update and in later epochs.
+        `norm` is of its gradient before clipping, not finite where no step is made; `clip` is the
+        largest that clipping leaves. `moved` is what the forward pass showed on rollouts that no
+        update of this iteration has trained on; None in the first update and in later epochs.
         """
         if not self.state.mean:  # no entropy was seen: all rollouts are masked
             return
@@ -273,14 +269,9 @@ def sample(
     often, and counts 1/n as much: the weighted sum over the sample has the minibatch's expectation
     (Horvitz and Thompson, 1952). A fifth of the chance is the same for all.
 
-    Args:
-        entropy: [n] of each rollout, its sum over tokens.
-        generator: chooses.
-        world: number of ranks, each with rows of its own.
-        multiple: the number drawn is rounded up to a multiple of it, at most to n.
-
-    Returns:
-        Rows [k], in ascending order, and their weights [k], both on the CPU.
+    `entropy` [n] is each rollout's sum over tokens; each of `world` ranks has rows of its own. The
+    number drawn is rounded up to a `multiple`, at most to n. Returns rows [k], in ascending order,
+    and their weights [k], both on the CPU.
     """
     n, mass = len(entropy), entropy.double().cpu()
     wanted = max(math.ceil(LEAST / world), math.ceil(n / SAMPLE))

@@ -26,8 +26,7 @@ from entrostat.core.rollouts import describe
 from entrostat.dynamics import online
 from entrostat.trainers.verl.config import shell_command
 from entrostat.trainers.verl.driver import prepare
-from entrostat.trainers.verl.recipe import overrides
-from entrostat.trainers.verl.run_plan import unseen
+from entrostat.trainers.verl.recipe import overrides, unseen
 from paths import ROOT
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "verl_host.json").read_text(encoding="utf-8"))

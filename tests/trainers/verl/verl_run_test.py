@@ -41,10 +41,9 @@ from entrostat.trainers.resume_command import resume_command
 from entrostat.trainers.verl import data, job, model_ref, preflight, recipe
 from entrostat.trainers.verl.completions import Settings, read
 from entrostat.trainers.verl.config import code_in_verl, flat
-from entrostat.trainers.verl.driver import noted
-from entrostat.trainers.verl.dump import rollouts_of
+from entrostat.trainers.verl.driver import noted, rollouts_of
 from entrostat.trainers.verl.follow import evaluated, row_of
-from entrostat.trainers.verl.run_plan import unseen
+from entrostat.trainers.verl.recipe import unseen
 from paths import ROOT
 from verl_runs import config_of, sets_of
 

@@ -228,15 +228,12 @@ def mlflow_name(key: str) -> str:
     return re.sub(r"[^/\w.\- :]", "_", re.sub(r"/+", "/", key.replace("@", "_at_")))[:250]
 
 
-def install(name: str) -> str:
-    return f"pip install 'entrostat[{name}]'"
-
-
 def check_installed(names: Sequence[str]) -> None:
     for name in names:
         if util.find_spec(name) is None:
             raise ValueError(
-                f"log.to {name!r}: {TITLES[name]} is not installed; {install(name)}, or drop it"
+                f"log.to {name!r}: {TITLES[name]} is not installed; pip install "
+                f"'entrostat[{name}]', or drop it"
             )
 
 

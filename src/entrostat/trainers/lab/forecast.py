@@ -3,21 +3,14 @@
 A batch's own influences foretell what its updates do to its own states (analysis.py). Does a batch
 also say what becomes of entropy where it did not look? Fresh prompts are answered before the
 updates, by rollouts that nothing is trained on; the change of entropy there is the truth. What is
-foretold comes from the batch, the optimizer and derivatives alone, all of it known beforehand:
+foretold comes from the batch, the optimizer and derivatives alone, all of it known beforehand.
+docs/metrics.md has the figures; beyond what it says:
 
-    in_sample      K <grad H, -P g>, all on the batch: the sum of its influences for each of K
-                   updates. The batch's luck is in both factors, so that it is biased
-    crossed        the same with H and g of different halves of the prompts: unbiased for <grad H_f,
-                   -P g>, H_f the mean of fresh prompts, P given
-    momentum       what is in motion already: <grad H, d>, d the part of AdamW's steps that earlier
-                   batches and weight decay make, as if this batch's gradient were 0
-    step           momentum and, crossed, this batch's part: of the steps that AdamW will make
-    step_visited   the same with the gradient of the entropy that the policy meets, which also moves
-                   because other states are visited: E sum_t (H_t + lp_t (G_t - H n_t)), G_t the
-                   entropy and n_t the tokens after t, less their mean at t over the half
-    change         truth: at the states that the policy before the updates visits
-    change_visited truth: at those of the policy after them, tokens weighted by the ratio of their
-                   prefix under both policies (self-normalised importance sampling)
+    crossed        is unbiased for K <grad H_f, -P g>, H_f the mean of fresh prompts, P given
+    step_visited   takes the gradient of E sum_t (H_t + lp_t (G_t - H n_t)), G_t the entropy and n_t
+                   the tokens after t, less their mean at t over the half
+    change_visited weights tokens by the ratio of their prefix under both policies (self-normalised
+                   importance sampling)
 
 Shapes: B rollouts of the iteration, R of them trained on, T completion tokens at most. All figures
 are nats an iteration, float64 sums over float32 statistics.
@@ -27,7 +20,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -50,15 +42,23 @@ from .experience import Sampled, Selection, generate_for
 from .state import State
 
 
-@dataclass
 class Forecast:
-    """What was foretold; `finish` says what came."""
+    """What is foretold before an iteration's updates; `finish` says what came.
 
-    meter: PolicyEvaluator
-    sequences: Sequences  # fresh rollouts of the policy before the updates
-    before: TokenStats  # its log-probs and entropies there
-    figures: dict[str, float]  # foretold, nats
-    seconds: float  # spent so far
+    At least one rollout is trained on.
+    """
+
+    def __init__(self, state: State, sampled: Sampled, selection: Selection) -> None:
+        began = time.perf_counter()
+        config, self.meter = state.config, evaluator_of(state)
+        examples = fresh(state.task, config, sampled.iteration, config.forecast.prompts)
+        self.sequences = generate_for(
+            state, examples, sampled.iteration, "forecast", lambda tokens: None,
+            rollouts=config.forecast.rollouts,
+        ).sequences  # fmt: skip
+        self.figures = _foretold(state, self.meter, sampled, selection)  # nats
+        self.before = self.meter.measure(self.sequences)
+        self.seconds = time.perf_counter() - began
 
     def finish(self) -> dict[str, float]:
         """After the updates: all figures, by metric."""
@@ -72,20 +72,6 @@ class Forecast:
         }
         seconds = self.seconds + time.perf_counter() - began
         return {f"forecast/{k}": v for k, v in self.figures.items()} | {"time/forecast": seconds}
-
-
-def foretell(state: State, sampled: Sampled, selection: Selection) -> Forecast:
-    """Before an iteration's updates; at least one rollout is trained on."""
-    began = time.perf_counter()
-    config, meter = state.config, evaluator_of(state)
-    examples = fresh(state.task, config, sampled.iteration, config.forecast.prompts)
-    sequences = generate_for(
-        state, examples, sampled.iteration, "forecast", lambda tokens: None,
-        rollouts=config.forecast.rollouts,
-    ).sequences  # fmt: skip
-    figures = _foretold(state, meter, sampled, selection)
-    before = meter.measure(sequences)
-    return Forecast(meter, sequences, before, figures, time.perf_counter() - began)
 
 
 def visited(before: Tensor, after: TokenStats, mask: Tensor) -> float:

@@ -11,13 +11,14 @@ computed exactly.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ...config import Evaluation, TrainConfig
 from ...config.settings import Enough
@@ -224,24 +225,26 @@ def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
     number = [places[group] for group in rollouts.group.tolist()]
     texts = dict(zip(number, rollouts.prompts, strict=True))
     examples = [Example(texts[i]) for i in range(len(texts))]
-    own = [rollouts.rows(i) for i in range(len(rollouts))]
-    T = max(rows.stop - rows.start for rows in own)
-    prompts = encode(policy, state.config, examples, T, ValueError)
-    P, B = max(map(len, prompts)), len(rollouts)
-    tokens = torch.full((B, P + T), policy.pad)
-    attention = torch.zeros((B, P + T), dtype=torch.int64)
-    mask = torch.zeros((B, T), dtype=torch.bool)
-    logp = torch.zeros((B, T))
-    for i, rows in enumerate(own):
-        prompt, n = prompts[number[i]], rows.stop - rows.start
-        tokens[i, P - len(prompt) : P] = torch.tensor(prompt)
-        tokens[i, P : P + n] = rollouts.tokens[rows]
-        attention[i, P - len(prompt) : P + n] = 1
-        mask[i, :n] = True if rollouts.sampled is None else rollouts.sampled[rows]
-        logp[i, :n] = rollouts.sampler_logp[rows].float()
+    lengths = rollouts.start.diff().tolist()
+    encoded = encode(policy, state.config, examples, max(lengths), ValueError)
+    prompts = [torch.tensor(encoded[i]) for i in number]
+
+    def prompted(values: Sequence[Tensor], fill: int = 0) -> Tensor:
+        """[B, P], filled up on the left."""
+        return pad_sequence(list(values), True, fill, "left").to(device)
+
+    def said(values: Tensor, fill: int = 0) -> Tensor:
+        """[B, T] of [n] tokens, filled up on the right."""
+        return pad_sequence(list(values.split(lengths)), True, fill).to(device)
+
+    there = torch.ones_like(rollouts.tokens, dtype=torch.int64)
+    sampled = there.bool() if rollouts.sampled is None else rollouts.sampled
+    tokens = prompted(prompts, policy.pad)
+    logp = rollouts.sampler_logp.float().masked_fill(~sampled, 0)
     sequences = Sequences(
-        tokens.to(device), attention.to(device), P, mask.to(device),
-        logp.to(device).masked_fill(~mask.to(device), 0), rollouts.finished.to(device),
+        torch.cat([tokens, said(rollouts.tokens.long(), policy.pad)], 1),
+        torch.cat([prompted([torch.ones_like(ids) for ids in prompts]), said(there)], 1),
+        tokens.shape[1], said(sampled), said(logp), rollouts.finished.to(device),
         torch.tensor(number, device=device),
     )  # fmt: skip
     answers = Answers(sequences, list(rollouts.completions))

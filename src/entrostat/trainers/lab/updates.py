@@ -96,16 +96,12 @@ def update(
 ) -> dict[str, float]:
     """One optimizer step on a minibatch, cut into micro-batches that give the same gradient.
 
-    Args:
-        state: what is updated; `updates` is the caller's to count.
-        batch: [n, T], prepared; its `logp` and `entropy` are those of the old policy.
-        sequences: its rows.
-        generator: for a plan's random selections.
-        made: updates of the iteration so far. Before the first one the weights are still the old
-            policy's: a plan needs no pass of its own, and every ratio is exactly 1.
-        where: names the update in an error message.
-        unseen: this iteration has made updates, but none on this minibatch. Only then is the change
-            of its entropy an unbiased measurement.
+    `batch` [n, T] is prepared; its `logp` and `entropy` are the old policy's. The iteration has
+    `made` updates so far: before the first one the weights are still the old policy's, so that a
+    plan needs no pass of its own and every ratio is exactly 1. `unseen`: it has made updates, but
+    none on this minibatch. Only then is the change of its entropy an unbiased measurement.
+
+    `where` names the update in an error message. To count updates is the caller's.
     """
     optimizer, scaler, clip = state.optimizer, state.scaler, state.config.optim.clip
     parameters = optimizer.param_groups[0]["params"]

@@ -3,6 +3,8 @@
 `checkpoints/checkpoint-480/` is transformers' own: weights, AdamW, schedule, trainer state (the
 controllers with it). `entrostat.json` is written into it last, when all of it is on the disk: the
 iteration, the configuration, how far each log had come, and the size of each file.
+
+The controllers' state is in every checkpoint of an `EntropyGRPOTrainer` (`EntropyControl`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
 from ...config import TrainConfig
+from ...core.objective import Objective
 from ...logs.files import replacing, sync, writing
 from ...logs.lines import Mark
 from ...runs.checkpoint import Check, Checkpoint, DamagedError, newest_of
@@ -91,3 +97,29 @@ def _directories(directory: Path) -> list[Path]:
 
 def _updates(path: Path) -> int:
     return int(path.name.removeprefix("checkpoint-"))
+
+
+class EntropyControl(TrainerCallback, ExportableState):
+    """The controllers' state, in every checkpoint's `trainer_state.json`."""
+
+    def __init__(self, objective: Objective | None = None) -> None:
+        self.objective = objective
+        self.saved: dict[str, Any] | None = None
+
+    def state(self) -> dict[str, Any]:
+        saved = self.saved if self.objective is None else self.objective.state_dict()
+        return {"args": {}, "attributes": {"saved": saved}}
+
+
+class Begin(TrainerCallback):
+    """Hands a checkpoint's state to the objective, whether or not transformers restores callbacks.
+
+    It does so only with restore_callback_states_from_checkpoint, and then with a new object.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # the checkpoint's trainer state has been read
+        self.trainer.begin(state)

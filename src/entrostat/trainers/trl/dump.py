@@ -43,18 +43,17 @@ class RunLog:
         self.analysis = JsonLines(self.directory / "analysis.jsonl")
         self._written: Rollouts | None = None
 
-    def open(self, done: int) -> None:
-        """Make the directory; lines and rollouts after iteration `done` are forgotten."""
+    def begin(self, trainer: Any, done: int, iterations: int) -> None:
+        """Make the directory and say what the run is, under the lab's names of settings.
+
+        Lines and rollouts after iteration `done` are forgotten.
+        """
         folder = self.directory / "rollouts"
         folder.mkdir(parents=True, exist_ok=True)
         forget_rollouts(folder, done)
         for log in (self.metrics, self.analysis):
             if log.path.exists():
                 log.keep_until(done)
-
-    def begin(self, trainer: Any, done: int, iterations: int) -> None:
-        """Make the directory and say what the run is, under the lab's names of settings."""
-        self.open(done)
         objective = None if trainer.objective is None else trainer.objective.describe()
         with replacing(self.directory / "config.toml") as part:
             part.write_text(tomli_w.dumps(_settings(trainer, objective, iterations)), "utf-8")
@@ -66,9 +65,7 @@ class RunLog:
         return (iteration - 1) % self.every == 0
 
     def line(self, iteration: int, figures: dict[str, float]) -> None:
-        """One line of figures; what is no number is left out."""
-        kept = {key: value for key, value in figures.items() if math.isfinite(value)}
-        self.metrics.append([{"iteration": iteration, **kept}])
+        self.metrics.append([{"iteration": iteration, **figures}])
 
     def rollouts(self, rollouts: Rollouts) -> None:
         self._written = rollouts

@@ -41,7 +41,7 @@ from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
 from . import settings
 from .analysis import Analyst
-from .control import Begin, EntropyControl
+from .checkpoints import Begin, EntropyControl
 from .dump import RunLog, joined, rollouts_of
 from .dynamic import check as check_redraws
 from .dynamic import dataset_rows, redrawn

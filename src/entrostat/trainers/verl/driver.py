@@ -5,6 +5,8 @@ The rollouts are cut by length into shares, a thread each, which count as ranks 
 driver's node share the work while its GPUs wait, and a share is as wide as its own longest rollout,
 not as the batch's.
 
+Afterwards an iteration's rollouts are written down from the same batch.
+
 No veRL here. Shapes: B rollouts, T completion tokens at most, n those of a share, t its tokens.
 """
 
@@ -27,6 +29,8 @@ from ...core.objective import Objective
 from ...core.rollouts import describe, of_kinds, outcome_figures
 from ...core.thread_ranks import Threads
 from ...dynamics import online
+from ...logs.rollouts import Rollouts
+from ..dump import without_padding
 
 _WORTH = 1 << 20  # tokens that a thread pays for
 
@@ -200,4 +204,34 @@ def _together(shares: Sequence[tuple[Tensor, TokenBatch]], batch: TokenBatch) ->
         entropy=batch.entropy, old_entropy=batch.old_entropy,
         ref_logp=batch.ref_logp, idle=placed("idle", torch.zeros(B, dtype=torch.bool)),
         edited=placed("edited", torch.zeros(B, T, dtype=torch.bool)) if edited else None,
+    )  # fmt: skip
+
+
+def rollouts_of(
+    iteration: int, prompts: Sequence[Tensor], notes: Sequence[Mapping[str, Any]],
+    batch: Mapping[str, Tensor], tokenizer: Any,
+) -> Rollouts:  # fmt: skip
+    """The rollouts of an iteration; those of a prompt side by side.
+
+    `prompts` are B times token ids, `notes` B times what the agent loop noted (`completion`,
+    `finished`). `batch` has [B, T] responses, mask (1 where the policy spoke), logp, entropy,
+    advantages, sampler_logp (may be absent); [B] lengths (tokens of a response, the environment's
+    too), rewards, group, idle.
+    """
+    order = torch.argsort(batch["group"], stable=True)
+    rows = {name: values[order] for name, values in batch.items()}
+    places, idle, mask = order.tolist(), rows["idle"].bool(), rows["mask"].bool()
+    figures = {
+        "logp": rows["logp"], "entropy": rows["entropy"],
+        "sampler_logp": rows.get("sampler_logp", torch.full_like(rows["logp"], torch.nan)),
+        "advantage": rows["advantages"].masked_fill(idle[:, None], 0),
+    }  # fmt: skip
+    return without_padding(
+        iteration, tokenizer, rows["responses"],
+        torch.arange(mask.shape[1]) < rows["lengths"][:, None], mask, figures,
+        prompts=tokenizer.batch_decode([prompts[i].tolist() for i in places]),
+        completions=[notes[i]["completion"] for i in places],
+        rewards=rows["rewards"].float(),
+        group=torch.unique(rows["group"], return_inverse=True)[1].int(),
+        finished=torch.tensor([bool(notes[i]["finished"]) for i in places]), trained=~idle,
     )  # fmt: skip

@@ -176,7 +176,7 @@ def on_a_node() -> str | None:
     try:
         importlib.import_module("entrostat.trainers.verl.selfcheck").check()
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return in_one_line(error)
     return None
 
 

@@ -44,8 +44,7 @@ from . import checkpoints, data, model_ref
 from .config import MODULE, shell_command
 from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
-from .recipe import in_whole_groups, overrides, processors
-from .run_plan import RunPlan, unseen
+from .recipe import RunPlan, in_whole_groups, overrides, processors, unseen
 
 _LOOK = 0.5  # seconds between looks at what veRL has written
 _PREFLIGHT = "entrostat.trainers.verl.preflight"
@@ -67,19 +66,11 @@ def train(
     python: str | None = None,
     ray_address: str | None = None,
 ) -> Path:
-    """Train with veRL; returns the run directory.
+    """Train with veRL, as `lab.train`; returns the run directory.
 
-    Args:
-        config: everything that determines the run.
-        task: must be the configuration's: veRL's processes make theirs from it.
-        progress: where to show how it goes; None is silent.
-        resume: go on from veRL's newest checkpoint in `config.output`.
-        python: the interpreter of veRL's environment; None takes this one.
-        ray_address: of a running Ray cluster; None has veRL start one on this machine.
-
-    Raises:
-        ValueError: a bad setting, no veRL, or a cluster that cannot run it; nothing was started.
-        RunStopped: veRL ended before the run did; says of what.
+    `task` must be the configuration's, since veRL's processes make theirs from it. `python` is the
+    interpreter of veRL's environment, None this one; `ray_address` is a running cluster's, and None
+    has veRL start Ray on this machine.
     """
     asked, progress = copy.deepcopy(config).validate(), progress or Progress()
     python, say = python or sys.executable, RunNotes(progress)

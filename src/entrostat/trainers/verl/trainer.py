@@ -36,8 +36,7 @@ from ...runs.entropy_monitor import EntropyMonitor
 from ..hold import Hold
 from .checkpoints import LINE
 from .completions import read
-from .driver import noted, numbers, prepare
-from .dump import rollouts_of
+from .driver import noted, numbers, prepare, rollouts_of
 from .held import HELD
 from .loss import CORRECTION, EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
 from .refusals import corrects
