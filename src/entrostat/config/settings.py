@@ -236,6 +236,11 @@ class TrainConfig:
             ValueError: names the key, the value and its range.
         """
         check_ranges(self)
+        if self.sampling.prompts * self.sampling.rollouts > 10**6:
+            raise ValueError(
+                f"sampling: {self.sampling.prompts} prompts of {self.sampling.rollouts} rollouts "
+                "are more than a million per iteration; lower one of them"
+            )
         enough = self.sampling.enough
         if enough.group is not None and enough.group > self.sampling.rollouts:
             raise ValueError(

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..config import Save
 from ..errors import RunStopped
-from ..logs.files import in_bytes, replacing
+from ..logs.files import in_bytes, replace_text, replacing
 from ..logs.lines import Mark
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -103,9 +103,8 @@ def write(directory: Path, saved: Checkpoint, keep: int) -> None:
         "logs": {name: asdict(mark) for name, mark in saved.logs.items()},
         "files": {data.name: _sha256(data)},
     }
-    with replacing(data.with_suffix(".json")) as part:
-        manifest = {"sha256": _digest(body), "checkpoint": body}
-        part.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    manifest = {"sha256": _digest(body), "checkpoint": body}
+    replace_text(data.with_suffix(".json"), json.dumps(manifest, indent=1))
     for old in manifests(directory)[: -max(1, keep)]:
         _remove(old)
 

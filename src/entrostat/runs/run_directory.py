@@ -19,7 +19,7 @@ from typing import IO, Any
 from .._processors import processor_kind
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..logs.files import dump_files, make_directory, replacing
+from ..logs.files import dump_files, make_directory, replace_text
 from ..logs.lines import JsonLines, Mark, read_json
 from ..logs.run import MOST
 from . import best_checkpoint as best
@@ -49,8 +49,7 @@ class RunDirectory:
             ("config.toml", config.to_toml()),
             ("environment.json", json.dumps(environment() | found, indent=1)),
         ):
-            with replacing(self.path / name) as part:
-                part.write_text(text, encoding="utf-8")
+            replace_text(self.path / name, text)
 
     def __enter__(self) -> RunDirectory:
         return self

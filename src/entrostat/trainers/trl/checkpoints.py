@@ -23,7 +23,7 @@ from transformers.trainer_callback import ExportableState
 
 from ...config import TrainConfig
 from ...core.objective import Objective
-from ...logs.files import replacing, sync, writing
+from ...logs.files import replace_text, sync, writing
 from ...logs.lines import Mark
 from ...runs.checkpoint import Check, Checkpoint, DamagedError, newest_of
 
@@ -42,8 +42,7 @@ def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mar
         "logs": {name: asdict(mark) for name, mark in logs.items()},
         "files": {str(file.relative_to(path)): file.stat().st_size for file in files},
     }
-    with replacing(path / _SEAL) as part:
-        part.write_text(json.dumps(body, indent=1), encoding="utf-8")
+    replace_text(path / _SEAL, json.dumps(body, indent=1))
 
 
 def keep(directory: Path, count: int) -> None:

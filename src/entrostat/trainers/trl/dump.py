@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...core.batch import TokenBatch
-from ...logs.files import replacing
+from ...logs.files import replace_text
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts, save_rollouts
 from ...runs.run_directory import forget_rollouts
@@ -55,11 +55,10 @@ class RunLog:
             if log.path.exists():
                 log.keep_until(done)
         objective = None if trainer.objective is None else trainer.objective.describe()
-        with replacing(self.directory / "config.toml") as part:
-            part.write_text(tomli_w.dumps(_settings(trainer, objective, iterations)), "utf-8")
+        settings = tomli_w.dumps(_settings(trainer, objective, iterations))
+        replace_text(self.directory / "config.toml", settings)
         if objective is not None:
-            with replacing(self.directory / "objective.json") as part:
-                part.write_text(json.dumps(objective, indent=1), "utf-8")
+            replace_text(self.directory / "objective.json", json.dumps(objective, indent=1))
 
     def due(self, iteration: int) -> bool:
         return (iteration - 1) % self.every == 0

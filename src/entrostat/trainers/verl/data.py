@@ -40,7 +40,7 @@ from ...data.prompts import (
     usual,
     warn_of_lost,
 )
-from ...logs.files import replacing
+from ...logs.files import replace_text, replacing
 from ...model_files import find
 from ...models.policy import Policy, end_tokens, pad_token
 from ...runs.resolve import task_settings
@@ -109,8 +109,7 @@ def write_settings(
             one.name: _asked(one.config, one.task, policy) | {"draw": _draw(one)} for one in sets
         },
     }
-    with replacing(path) as part:
-        part.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    replace_text(path, json.dumps(settings, indent=1))
 
 
 def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ...data.prompts import longest
 from ...data.scoring import Scorer
 from ...errors import RunStopped
 from ...evaluation.eval_sets import check_prompts, resolve_eval_sets
-from ...logs.files import replacing
+from ...logs.files import replace_text
 from ...logs.lines import JsonLines
 from ...logs.run import best_of
 from ...runs.best_checkpoint import BEST, rewrite
@@ -120,11 +120,9 @@ def train(
         )  # fmt: skip
         if facts.owes:
             (intake.dumps / f"{start}.jsonl").unlink(missing_ok=True)
-        with replacing(facts.own / checkpoints.BOUND) as part:
-            part.write_text(asked.to_toml(), encoding="utf-8")
+        replace_text(facts.own / checkpoints.BOUND, asked.to_toml())
         lines = overrides(config, facts)
-        with replacing(facts.own / "command.sh") as part:
-            part.write_text(shell_command(lines, shlex.quote(python)) + "\n", encoding="utf-8")
+        replace_text(facts.own / "command.sh", shell_command(lines, shlex.quote(python)) + "\n")
         run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
         progress.begin(config, start)
         if start < config.iterations or facts.owes:
