@@ -103,8 +103,7 @@ _USUAL = {"report_to": "none", "dataloader_pin_memory": False}
 def cut(config: TrainConfig, world: int) -> tuple[int, int]:
     """The largest equal micro-batches of at most `optim.micro_batch`, on `world` processes.
 
-    Returns:
-        Sequences that a process has in memory at once, and its micro-batches of an update.
+    Returns the sequences that a process has in memory at once, and its micro-batches of an update.
     """
     s, minibatches = config.sampling, config.optim.minibatches
     each, rest = divmod(s.prompts * s.rollouts, minibatches * world)
