@@ -17,11 +17,13 @@ from training_verl import overrides
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from entrostat.config import from_dict, load, merge
-from entrostat.trainers.verl.config import hydra_value, shell_command
+from entrostat.config import from_dict, load
+from entrostat.trainers.verl import shell_command, verl_config
+from entrostat.trainers.verl.config import hydra_value
 from entrostat.trainers.verl.preflight import look
 from entrostat.trainers.verl.recipe import overrides as overrides_of
-from entrostat.trainers.verl.recipe import settings, unseen
+from entrostat.trainers.verl.recipe import settings
+from entrostat.trainers.verl.run_plan import unseen
 from entrostat.trainers.verl.settings import PolicyLoss, check_run
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +44,7 @@ def test_every_recipe_is_a_configuration_of_verl(
     )
     recipe = from_dict({**load(path), "host": "verl"})
     wanted = settings(recipe, unseen(recipe))
-    config = compose(overrides_of(recipe, unseen(recipe)))
+    config = compose(verl_config(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         validate_config(config, need_reference_policy(config), need_critic(config))
@@ -109,9 +111,7 @@ def test_the_preflight_finds_what_is_missing_here() -> None:
 
 
 def test_the_shell_reads_what_was_written() -> None:
-    own = {"trainer.nnodes": 2, "+ray_kwargs.ray_init.num_gpus": 3}
-    recipe = from_dict(merge(load(RECIPES[0]), {"host": "verl", "verl": own}))
-    lines = overrides_of(recipe, unseen(recipe))
+    lines = verl_config(RECIPES[0], ["trainer.nnodes=2", "+ray_kwargs.ray_init.num_gpus=3"])
     text = shell_command(lines, python="printf '%s\\0' python")
     said = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout
     words = said.split("\0")[:-1]

@@ -19,14 +19,12 @@ import torch
 
 import entrostat as es
 from builders import refused
-from entrostat.config import from_dict, load, merge
 from entrostat.core.mismatch import mismatch
 from entrostat.core.process_ranks import shared_generator
 from entrostat.core.rollouts import describe
 from entrostat.dynamics import online
-from entrostat.trainers.verl.config import shell_command
+from entrostat.trainers.verl import shell_command, verl_config
 from entrostat.trainers.verl.driver import prepare
-from entrostat.trainers.verl.recipe import overrides, unseen
 from paths import ROOT
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "verl_host.json").read_text(encoding="utf-8"))
@@ -208,15 +206,9 @@ def test_a_reward_that_is_no_number_is_an_error() -> None:
 RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.toml"))
 
 
-def overrides_of(path: Path, **own: Any) -> list[str]:
-    """Those of a recipe, with keys of [verl] of its user's `own`."""
-    config = from_dict(merge(load(path), {"host": "verl", "verl": own}))
-    return overrides(config, unseen(config))
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
 def test_recipes_become_overrides(path: Path) -> None:
-    lines = overrides_of(path)
+    lines = verl_config(path)
     keys = [line.partition("=")[0].lstrip("+") for line in lines]
     assert len(keys) == len(set(keys))
     loss = "actor_rollout_ref.actor.policy_loss"
@@ -231,15 +223,16 @@ def test_recipes_become_overrides(path: Path) -> None:
 
 def test_steer_asks_for_the_entropy_and_grpo_does_not() -> None:
     papers = ROOT / "recipes" / "papers"
-    steer = overrides_of(papers / "steer_table3_steer_math7b.toml")
+    steer = verl_config(papers / "steer_table3_steer_math7b.toml")
     assert "actor_rollout_ref.actor.calculate_entropy=true" in steer
-    grpo = overrides_of(papers / "steer_table3_grpo_math7b.toml")
+    grpo = verl_config(papers / "steer_table3_grpo_math7b.toml")
     assert "actor_rollout_ref.actor.calculate_entropy=false" in grpo
 
 
 def test_later_overrides_win() -> None:
-    lines = overrides_of(RECIPES[0], **{"trainer.nnodes": 7})
+    lines = verl_config(RECIPES[0], ["trainer.nnodes=7"])
     assert [line for line in lines if line.startswith("trainer.nnodes")] == ["trainer.nnodes=7"]
+    refused(lambda: verl_config(RECIPES[0], ["trainer.nnodes"]), "key=value")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="veRL is here")

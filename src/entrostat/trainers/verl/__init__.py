@@ -18,4 +18,21 @@
 Nothing of veRL is imported with this package itself.
 """
 
-from .selfcheck import check as check
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import shell_command
+    from .recipe import verl_config
+    from .selfcheck import check
+
+_HOME = {"check": ".selfcheck", "shell_command": ".config", "verl_config": ".recipe"}
+__all__ = ["check", "shell_command", "verl_config"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name], __name__), name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...agents import is_multi_turn
-from ...config import TrainConfig
+from ...config import TrainConfig, from_dict, load, toml_value
 from ...core.objective import Objective
 from ...core.rollouts import FIELDS
 from ...data.prompts import longest, usual
@@ -122,6 +122,25 @@ def _refuse(found: Iterable[tuple[bool, str]]) -> None:
     for refused, reason in found:
         if refused:
             raise ValueError(f"host verl: {reason}")
+
+
+def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
+    """The overrides that a recipe means, without a look at its task or model.
+
+    Args:
+        path: a recipe of `entrostat train`.
+        changes: "key=value" each, in place of what [verl] says.
+
+    Raises:
+        ValueError: the file cannot be read, or see `overrides`.
+    """
+    config = from_dict({**load(path), "host": "verl"})
+    for line in changes:
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ValueError(f"override {line!r} is no key=value")
+        config.verl[key] = toml_value(value)
+    return overrides(config, unseen(config))
 
 
 def in_whole_groups(config: TrainConfig) -> TrainConfig:
