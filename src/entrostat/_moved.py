@@ -63,7 +63,7 @@ MOVED = {
     "hosts.lab.turns": "data.generation",
     "hosts.lab.watch": "analysis.update_probe",
     "hosts.ranks": "core.process_ranks",
-    "hosts.verl.facts": "trainers.verl.run_plan",
+    "hosts.verl.facts": "trainers.verl.recipe",
     "method.names": "method.lookup",
     "method.permuted": "method.permute_weights",
     "method.selection": "method.rounding",

@@ -15,7 +15,7 @@ from entrostat.config import (
     merge,
 )
 from entrostat.study.file import read_study
-from entrostat.trainers.lab.loop import FIELDS
+from entrostat.trainers.lab.state import FIELDS
 from paths import ROOT
 
 

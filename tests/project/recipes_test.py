@@ -28,9 +28,10 @@ from entrostat.runs.best_checkpoint import figures_of
 from entrostat.runs.resolve import check_host
 from entrostat.study.file import read_study
 from entrostat.tasks import make_task
-from entrostat.trainers.lab.loop import FIELDS
+from entrostat.trainers.lab.state import FIELDS
 from entrostat.trainers.trl import arguments
 from entrostat.trainers.verl import recipe
+from entrostat.trainers.verl.recipe import unseen
 from paths import ROOT
 
 PAPERS = ROOT / "recipes" / "papers"
@@ -175,7 +176,7 @@ def verl_facts(config: TrainConfig) -> dict[str, Any]:
 
 def verl_settings(config: TrainConfig) -> dict[str, Any]:
     config = dataclasses.replace(config, host="verl", output="run")
-    return recipe.settings(config, recipe.unseen(config))
+    return recipe.settings(config, unseen(config))
 
 
 def lab_facts(c: TrainConfig) -> dict[str, Any]:

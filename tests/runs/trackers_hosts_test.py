@@ -23,6 +23,7 @@ from entrostat.logs.importers import read
 from entrostat.runs.trackers import services as outside
 from entrostat.trainers import trains
 from entrostat.trainers.verl import recipe as verl_recipe
+from entrostat.trainers.verl.recipe import unseen
 from stopping import Stop, StopAfter
 
 pytestmark = [
@@ -169,7 +170,7 @@ def test_what_verl_is_told(tmp_path: Path) -> None:
     config = config_of(tmp_path / "run", "verl", log, model="tiny")
     (tmp_path / "run").mkdir()
     folder = outside.open_folder(config, tmp_path / "run", False)
-    told = verl_recipe.settings(config, verl_recipe.unseen(config))
+    told = verl_recipe.settings(config, unseen(config))
     assert told["trainer.logger"] == ["console", "wandb", "tensorboard", "file"]
     assert (told["trainer.project_name"], told["trainer.experiment_name"]) == ("p", "n")
     prefix = "+ray_kwargs.ray_init.runtime_env.env_vars."
@@ -179,20 +180,20 @@ def test_what_verl_is_told(tmp_path: Path) -> None:
     assert given["TENSORBOARD_DIR"] == str(folder / "tensorboard")
     # a run that goes on is the same one; a new one is not
     assert outside.open_folder(config, tmp_path / "run", True) == folder
-    again = verl_recipe.settings(config, verl_recipe.unseen(config))
+    again = verl_recipe.settings(config, unseen(config))
     assert again == told
     outside.open_folder(config, tmp_path / "run", False)
-    assert verl_recipe.settings(config, verl_recipe.unseen(config)) != told
+    assert verl_recipe.settings(config, unseen(config)) != told
 
 
 def test_without_trackers_verl_is_told_nothing_new(tmp_path: Path) -> None:
     config = config_of(tmp_path / "run", "verl", [], model="tiny")
-    told = verl_recipe.settings(config, verl_recipe.unseen(config))
+    told = verl_recipe.settings(config, unseen(config))
     assert told["trainer.logger"] == ["console", "file"]
     assert told["trainer.project_name"] == "entrostat"
     assert not any("WANDB" in key or "TENSORBOARD" in key for key in told)
     more = config_of(
         tmp_path / "run", "verl", "wandb", model="tiny", verl={"trainer.logger": ["swanlab"]}
     )
-    told = verl_recipe.settings(more, verl_recipe.unseen(more))
+    told = verl_recipe.settings(more, unseen(more))
     assert told["trainer.logger"] == ["swanlab", "wandb", "file"]

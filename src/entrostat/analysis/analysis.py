@@ -17,13 +17,13 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.batch import Terms, TokenBatch, masked_mean
+from ..core.batch import masked_mean
 from ..dynamics import (
     ESTIMATORS,
     agreement,
@@ -50,31 +50,35 @@ TOKENS = 30  # decoded tokens listed
 CLOUD = 600  # points
 
 
-@dataclass
 class Analysis:
-    """An analysis begun; `finish` ends it.
+    """An analysis begun, before an iteration's updates; `finish` ends it."""
 
-    Attributes:
-        subject: the iteration that is analysed.
-        before: statistics [B, T] at the start: logp, entropy, moments, outcome advantages, rewards.
-        trained: the rows trained on, prepared, with moments; [R, T].
-        terms: what the methods planned for all of `trained`.
-        start: the trained parameters as they were.
-        influence: [B, T] nats; 0 where not trained.
-        watch: what each update did.
-        line: figures so far.
-        seconds: spent so far, but for those of `watch`.
-    """
-
-    subject: InfluenceInput
-    before: TokenBatch
-    trained: TokenBatch
-    terms: Terms
-    start: dict[str, Tensor]
-    influence: Tensor
-    watch: UpdateProbe
-    line: dict[str, Any]
-    seconds: float
+    def __init__(self, subject: InfluenceInput) -> None:
+        began = time.perf_counter()
+        meter, sequences, kept = subject.meter, subject.sequences, subject.kept
+        self.subject, now = subject, meter.statistics(sequences)
+        # [B, T] at the start: logp, entropy, moments, outcome advantages, rewards
+        self.before = subject.graded.replace(
+            **now, old_logp=now["logp"], old_entropy=now["entropy"]
+        )
+        # [R, T] the rows trained on, prepared, with moments, and what methods planned for them
+        self.trained = subject.trained.replace(
+            **{name: values[kept] for name, values in now.items()},
+            old_logp=now["logp"][kept], old_entropy=now["entropy"][kept],
+        )  # fmt: skip
+        self.terms = subject.objective.plan(self.trained, subject.generator)
+        # [B, T] nats; 0 where not trained
+        self.influence, predicted = influences(subject, self.trained, self.terms)
+        self.line: dict[str, Any] = {
+            "pieces": len(meter.pieces(sequences)),
+            "influence/sum": float(self.influence.double().sum()),
+            "influence/predicted": predicted,
+        }
+        self.start = {name: p.detach().clone() for name, p in meter.policy.trained().items()}
+        self.watch = UpdateProbe(
+            meter, subject.objective, self.trained, sequences[kept], subject.generator
+        )
+        self.seconds = time.perf_counter() - began  # spent so far, but for those of `watch`
 
     def finish(self, iteration: int) -> tuple[dict[str, Any], Tensor]:
         """After the updates: the line of analysis.jsonl, and the change of entropy [B, T], nats."""
@@ -126,6 +130,7 @@ class Analysis:
         cov = self._whole(covariance(trained.logp, trained.need("advantages"), trained.mask))
         guesses = {name: self._whole(estimate(name, trained)) for name in ESTIMATORS}
         watched = self.watch.estimators()
+        quantiles = H[mask].double().quantile(H.new_tensor(QUANTILES).double()).tolist()
         self.line |= {
             "influence/top_1": concentration(influence, used, 0.01),
             "influence/top_10": concentration(influence, used, 0.1),
@@ -151,13 +156,7 @@ class Analysis:
                 "change": asdict(flow(truth, mask)),
             },
             "covariance": {f"{s:g}": x for s, x in covariance_table(cov, used).items()},
-            "quantiles": dict(
-                zip(
-                    (f"{q:g}" for q in QUANTILES),
-                    torch.quantile(H[mask].double(), H.new_tensor(QUANTILES).double()).tolist(),
-                    strict=True,
-                )
-            ),
+            "quantiles": {f"{q:g}": x for q, x in zip(QUANTILES, quantiles, strict=True)},
         }
 
         def table(members: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
@@ -242,29 +241,6 @@ def _points(x: Tensor, y: Tensor, used: Tensor) -> list[list[float]]:
     some = torch.arange(0, n, max(1, math.ceil(n / CLOUD)), device=used.device)
     pairs = zip(x[used][some].tolist(), y[used][some].tolist(), strict=True)
     return [[float(f"{value:.4g}") for value in pair] for pair in pairs]
-
-
-def analyse(subject: InfluenceInput) -> Analysis:
-    """Before an iteration's updates: the tokens' influences on the batch's mean entropy."""
-    began = time.perf_counter()
-    meter, sequences, kept = subject.meter, subject.sequences, subject.kept
-    now = meter.statistics(sequences)
-    before = subject.graded.replace(**now, old_logp=now["logp"], old_entropy=now["entropy"])
-    trained = subject.trained.replace(
-        **{name: values[kept] for name, values in now.items()},
-        old_logp=now["logp"][kept], old_entropy=now["entropy"][kept],
-    )  # fmt: skip
-    terms = subject.objective.plan(trained, subject.generator)
-    influence, predicted = influences(subject, trained, terms)
-    line = {
-        "pieces": len(meter.pieces(sequences)),
-        "influence/sum": float(influence.double().sum()),
-        "influence/predicted": predicted,
-    }
-    start = {name: p.detach().clone() for name, p in meter.policy.trained().items()}
-    watch = UpdateProbe(meter, subject.objective, trained, sequences[kept], subject.generator)
-    seconds = time.perf_counter() - began
-    return Analysis(subject, before, trained, terms, start, influence, watch, line, seconds)
 
 
 @contextmanager

@@ -16,14 +16,11 @@ from ..evaluation.metrics import calibration, ngram_diversity, self_bleu
 
 
 def of_responses(batch: TokenBatch, completions: Tensor) -> dict[str, dict[str, Any]]:
-    """Figures of `calibration` (PAR 5.3) and of diversity (PAR App. C.1), by token ids.
+    """Figures of `calibration` (PAR 5.3) and of diversity (PAR App. C.1), by token ids [B, T].
 
     `calibration` has the mean log-prob per token of right and wrong responses (nats), and their
     AUC; `diversity` distinct n-grams and Self-BLEU among a prompt's responses, means over prompts.
-
-    Args:
-        batch: logp, mask, rewards (NaN where unknown) and group of all rollouts.
-        completions: [B, T] token ids.
+    Rewards may be NaN where unknown.
     """
     rewards, group = batch.need("rewards"), batch.need("group")
     some = (batch.lengths > 0) & ~rewards.isnan()

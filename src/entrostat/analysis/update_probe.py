@@ -48,25 +48,17 @@ def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
 
 @dataclass
 class UpdateProbe:
-    """The updates of one iteration, measured on the minibatch that each was made on.
-
-    Attributes:
-        trained: the rows trained on, prepared, as the iteration found them; [R, T].
-        sequences: the same rows.
-        generator: for a plan's random selections; none of the training's streams.
-        updates: what has been found, an update each.
-        counts: [3, TENTHS] tokens by their old probability: all, above the clip's range, below it.
-        seconds: spent so far.
-    """
+    """The updates of one iteration, measured on the minibatch that each was made on."""
 
     meter: PolicyEvaluator
     objective: Objective
-    trained: TokenBatch
-    sequences: Sequences
-    generator: torch.Generator
-    updates: list[dict[str, Any]] = field(default_factory=list)
+    trained: TokenBatch  # [R, T] the rows trained on, prepared, as the iteration found them
+    sequences: Sequences  # the same rows
+    generator: torch.Generator  # for a plan's random selections; none of the training's streams
+    updates: list[dict[str, Any]] = field(default_factory=list)  # what each was found to have done
+    # [3, TENTHS] tokens by their old probability: all, above the clip's range, below it
     counts: Tensor = field(default_factory=lambda: torch.zeros(3, TENTHS, dtype=torch.int64))
-    seconds: float = 0.0
+    seconds: float = 0.0  # spent so far
 
     def before(self, rows: Tensor) -> TokenBatch:
         """The minibatch `rows` [n] under the policy that the update starts from."""

@@ -22,11 +22,7 @@ def within(
 
 
 def check_ranges(settings: Any, prefix: str = "") -> None:
-    """Check the numbers of a dataclass and of those in it.
-
-    Raises:
-        ValueError: names the setting, after `prefix`, its value and its bound.
-    """
+    """Check the numbers of a dataclass and of those in it."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):

@@ -121,13 +121,11 @@ def _read(key: str, value: Any, hint: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ValueError(f"{key} is a table, got {value!r}")
-        hints = _hints(hint)
-        names = {f"{key}.{name}".lstrip("."): name for name in hints}
-        given = {f"{key}.{name}".lstrip("."): each for name, each in value.items()}
-        for name in given:
-            if name not in names:
-                raise ValueError(unknown("key", name, names))
-        return hint(**{names[k]: _read(k, each, hints[names[k]]) for k, each in given.items()})
+        hints, above = _hints(hint), f"{key}." if key else ""
+        for name in value:
+            if name not in hints:
+                raise ValueError(unknown("key", f"{above}{name}", [above + own for own in hints]))
+        return hint(**{n: _read(f"{above}{n}", each, hints[n]) for n, each in value.items()})
     if kind is Literal:
         if value not in options:
             raise ValueError(unknown(f"value of {key}:", str(value), options))

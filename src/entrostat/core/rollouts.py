@@ -70,6 +70,12 @@ def _group_outcomes(rewards: Tensor, groups: Groups) -> dict[str, Tensor]:
     return {f"groups/{name}": share.double().mean() for name, share in found.items()}
 
 
+def has_signal(rewards: Tensor, K: int) -> Tensor:
+    """[groups] bool: whether the rewards [A] of a group, K side by side, differ."""
+    groups = rewards.view(-1, K)
+    return (groups != groups[:, :1]).any(-1)
+
+
 def of_kinds(rewards: Tensor, kinds: Sequence[str | None]) -> dict[str, float]:
     """`rewards/KIND/mean`, TRL's name of a column: mean reward [B] of the rollouts of each kind."""
     found: dict[str, list[float]] = {}

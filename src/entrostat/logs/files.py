@@ -35,6 +35,11 @@ def replacing(path: Path) -> Iterator[Path]:
         yield part
 
 
+def replace_text(path: Path, text: str) -> None:
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A temporary file beside `path`; what was written to it takes the place, whole or not at all.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import replacing, sync, writing
+from .files import replace_text, sync, writing
 
 _BLOCK = 1 << 20  # bytes read at once
 
@@ -59,8 +59,7 @@ class JsonLines:
                     "it; put the log back from a copy, or write to another directory"
                 )
         kept = [row for row in rows if row is not None and row["iteration"] <= iteration]
-        with replacing(self.path) as part:
-            part.write_text("".join(map(_line, kept)), encoding="utf-8")
+        replace_text(self.path, "".join(map(_line, kept)))
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add lines; figures that are not finite are left out."""

@@ -25,22 +25,16 @@ from ..logs.files import atomic_directory, writing
 from ..logs.lines import number
 from ..logs.run import best_of
 
-BEST, NEXT = "best", "best.next"
+BEST, NEXT, SEAL = "best", "best.next", "entrostat.json"
 
 
 class BestCheckpoint:
-    """Keeps the best policy of a run, by `save.best`."""
-
     def __init__(self, run: Path, figure: str) -> None:
         self._run, self._figure = run, figure
         self._parts = [one.rpartition("/")[::2] for one in figures_of(figure)]
 
     def consider(self, rows: Iterable[Mapping[str, Any]], save: Callable[[Path], None]) -> None:
-        """Keep the policy if an evaluation's row has a higher score than any before.
-
-        Raises:
-            RunStopped: the disk is full or refuses; the best until then is intact.
-        """
+        """Keep the policy if an evaluation's row has a higher score than any before."""
         by_set = {row["set"]: row for row in rows}
         found = [number(by_set.get(name, {}).get(key)) for name, key in self._parts]
         scores = [one for one in found if one is not None]
@@ -50,20 +44,13 @@ class BestCheckpoint:
         if not all(score > before for before in self._scores()):
             return
         seal = {"iteration": row["iteration"], "figure": self._figure, "value": score}
-
-        def write(directory: Path) -> None:
-            save(directory)
-            text = json.dumps(seal | {"row": dict(row)}, indent=1)
-            (directory / "entrostat.json").write_text(text, encoding="utf-8")
-
-        replace_directory(self._run / NEXT, write)
+        write_model(self._run / NEXT, save, json.dumps(seal | {"row": dict(row)}, indent=1))
 
     def settle(self) -> None:
         """A checkpoint is written, which knows of what is the best now."""
         _promote(self._run)
 
     def _scores(self) -> list[float]:
-        """Of the policies that are kept, by this figure; by another they are not compared."""
         kept = [best_of(self._run / name) for name in (BEST, NEXT)]
         return [one["value"] for one in kept if one is not None and one["figure"] == self._figure]
 
@@ -83,13 +70,17 @@ def go_back(run: Path, iteration: int) -> None:
 
 def rewrite(run: Path, save: Callable[[Path], None]) -> None:
     """The best policy in another form, under the seal that it has."""
-    seal = (run / BEST / "entrostat.json").read_bytes()
+    write_model(run / BEST, save, (run / BEST / SEAL).read_text(encoding="utf-8"))
+
+
+def write_model(place: Path, save: Callable[[Path], None], seal: str) -> None:
+    """Write a model and what is known of it, whole or not at all, in the place of another."""
 
     def write(directory: Path) -> None:
         save(directory)
-        (directory / "entrostat.json").write_bytes(seal)
+        (directory / SEAL).write_text(seal, encoding="utf-8")
 
-    replace_directory(run / BEST, write)
+    _replace(place, write)
 
 
 def link_tree(source: Path, target: Path, *left_out: str) -> None:
@@ -102,12 +93,11 @@ def _promote(run: Path) -> None:
     if best_of(run / NEXT) is None:
         return
     # links, not a move: until the disk has the new name the old one must not go
-    replace_directory(run / BEST, lambda part: link_tree(run / NEXT, part))
+    _replace(run / BEST, lambda part: link_tree(run / NEXT, part))
     _remove(run / NEXT)
 
 
-def replace_directory(place: Path, write: Callable[[Path], None]) -> None:
-    """Write a directory, whole or not at all, in the place of another, which is removed."""
+def _replace(place: Path, write: Callable[[Path], None]) -> None:
     aside = _draft(place.parent)
     with writing(place), atomic_directory(place, aside) as part:
         write(part)

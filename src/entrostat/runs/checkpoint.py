@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..config import Save
 from ..errors import RunStopped
-from ..logs.files import in_bytes, replacing
+from ..logs.files import in_bytes, replace_text, replacing
 from ..logs.lines import Mark
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -36,8 +36,6 @@ CHEAP = 64_000_000  # bytes: written after every iteration, unless told otherwis
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state to go on from."""
-
     iteration: int  # the last iteration finished
     updates: int  # optimizer steps made
     # "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
@@ -91,8 +89,6 @@ def tensors_of(
 def write(directory: Path, saved: Checkpoint, keep: int) -> None:
     """Write a checkpoint, then remove all but the newest `keep` (or one).
 
-    The manifest comes last, when all that it names is on the disk.
-
     Raises:
         RunStopped: the disk is full or refuses; the checkpoint before is intact.
     """
@@ -107,9 +103,8 @@ def write(directory: Path, saved: Checkpoint, keep: int) -> None:
         "logs": {name: asdict(mark) for name, mark in saved.logs.items()},
         "files": {data.name: _sha256(data)},
     }
-    with replacing(data.with_suffix(".json")) as part:
-        manifest = {"sha256": _digest(body), "checkpoint": body}
-        part.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    manifest = {"sha256": _digest(body), "checkpoint": body}
+    replace_text(data.with_suffix(".json"), json.dumps(manifest, indent=1))
     for old in manifests(directory)[: -max(1, keep)]:
         _remove(old)
 
@@ -146,11 +141,7 @@ Check = Callable[[Checkpoint], str | None]  # why no run resumes from it, or Non
 
 
 def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
-    """The newest checkpoint that is what was written; None where none was.
-
-    Raises:
-        RunStopped: there are checkpoints, but a run can resume from none; says why.
-    """
+    """The newest checkpoint that is what was written; None where none was."""
     found = {f"checkpoint {int(path.stem)}": path for path in manifests(directory)}
     return newest_of(directory, found, _read, check)
 
@@ -179,11 +170,6 @@ def newest_of(
 
 
 def read(manifest: Path) -> Checkpoint:
-    """The checkpoint of a manifest.
-
-    Raises:
-        RunStopped: it is not what was written; says what is damaged.
-    """
     try:
         return _read(manifest)
     except DamagedError as error:
@@ -195,11 +181,6 @@ class DamagedError(Exception):
 
 
 def _body(path: Path) -> dict[str, Any]:
-    """What a manifest says.
-
-    Raises:
-        DamagedError: it is not what was written, or of another iteration.
-    """
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         body = manifest["checkpoint"]
@@ -239,11 +220,7 @@ def _digest(body: dict[str, Any]) -> str:
 def restore_weights(
     checkpoint: Checkpoint, trained: dict[str, torch.nn.Parameter], prefix: str = ""
 ) -> None:
-    """Put weights back, exactly: those that `tensors_of` named with `prefix`.
-
-    Raises:
-        RunStopped: the checkpoint is of a model with other parameters.
-    """
+    """Put weights back, exactly: those that `tensors_of` named with `prefix`."""
     own = f"{prefix}weight/"
     saved = {key.removeprefix(own) for key in checkpoint.tensors if key.startswith(own)}
     if saved != set(trained):
@@ -270,11 +247,7 @@ def restore(
 
 
 def check_weights(trained: Mapping[str, Tensor], iteration: int) -> None:
-    """Check that a checkpoint of these weights would be good to resume from.
-
-    Raises:
-        RunStopped: names a weight that is not finite.
-    """
+    """Check that a checkpoint of these weights would be good to resume from."""
     sizes = torch.stack([_size(weight) for weight in trained.values()])
     for name, size in zip(trained, sizes.tolist(), strict=True):
         if not math.isfinite(size):

@@ -6,15 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..config import TrainConfig
 from ..control import Alarm
-
-
-def entropy_monitor(
-    config: TrainConfig, tell: Callable[[str], None], past: Iterable[Mapping[str, Any]] = ()
-) -> EntropyMonitor:
-    """The monitor of a run, with the band of its settings."""
-    return EntropyMonitor(Alarm(config.alarm.low, config.alarm.high), tell, past)
 
 
 class EntropyMonitor:

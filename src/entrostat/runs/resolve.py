@@ -38,7 +38,6 @@ _CANNOT: tuple[tuple[tuple[str, ...], str, Callable[[TrainConfig], Any], str], .
 
 
 def check_host(config: TrainConfig, host: str) -> None:
-    """Raise a ValueError where a setting says what a host cannot do."""
     for hosts, key, asked, reason in _CANNOT:
         if host in hosts and asked(config):
             raise ValueError(f"host {host!r}: {key} is {config._get(key)!r}: {reason}")
@@ -54,7 +53,6 @@ def task_of(config: TrainConfig) -> Task:
 
 
 def check_task(task: Task, trained: bool = True) -> None:
-    """Refuse a task whose splits or sizes are none, or which is not to be trained on."""
     if trained and not getattr(task, "trainable", True):
         raise ValueError(
             f"task {task.name!r} is a test set: evaluate on it with [[eval]] or `entrostat eval`, "

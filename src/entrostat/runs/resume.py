@@ -69,13 +69,8 @@ def restore_newest(
 ) -> int:  # fmt: skip
     """Restore the newest checkpoint that the logs agree with, and forget what came after it.
 
-    `kept` has the `newest` and the `remove` of checkpoints of its kind.
-
-    Returns:
-        The iteration to resume after; 0 where none was saved yet.
-
-    Raises:
-        RunStopped: no checkpoint is intact with its logs, or none is left; nothing was changed.
+    `kept` has the `newest` and the `remove` of checkpoints of its kind. Returns the iteration to
+    resume after, 0 where none was saved yet. Where it raises, nothing was changed.
     """
     saved = kept.newest(run.checkpoints, lambda one: run.check_logs(one.logs))
     if saved is None:

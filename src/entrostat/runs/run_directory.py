@@ -19,7 +19,7 @@ from typing import IO, Any
 from .._processors import processor_kind
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..logs.files import dump_files, make_directory, replacing
+from ..logs.files import dump_files, make_directory, replace_text
 from ..logs.lines import JsonLines, Mark, read_json
 from ..logs.run import MOST
 from . import best_checkpoint as best
@@ -44,18 +44,12 @@ class RunDirectory:
     def write_settings(
         self, config: TrainConfig, objective: dict[str, Any], found: dict[str, Any]
     ) -> None:
-        """Write down the settings, what they came to, and the machine.
-
-        `objective`: estimator, surrogate, methods and all their parameters; `found`: what the run
-        found out about model and machine.
-        """
         for name, text in (
             ("objective.json", json.dumps(objective, indent=1)),
             ("config.toml", config.to_toml()),
             ("environment.json", json.dumps(environment() | found, indent=1)),
         ):
-            with replacing(self.path / name) as part:
-                part.write_text(text, encoding="utf-8")
+            replace_text(self.path / name, text)
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -76,11 +70,10 @@ class RunDirectory:
 
     def finished(self) -> int | None:
         """Iterations of the final model; None where there is none."""
-        done = read_json(self.path / "final" / "entrostat.json").get("iterations")
+        done = read_json(self.path / "final" / best.SEAL).get("iterations")
         return done if type(done) is int and 0 < done < MOST else None
 
     def evaluated_after(self) -> set[int]:
-        """Iterations after which there was an evaluation; 0 before the first."""
         return {row["iteration"] for row in JsonLines(self.evaluations).read()}
 
     def logs(self) -> dict[str, JsonLines]:
@@ -88,16 +81,11 @@ class RunDirectory:
         return {path.name: JsonLines(path) for path in paths if path.exists()}
 
     def check_logs(self, marks: Mapping[str, Mark]) -> str | None:
-        """In words, why the logs are not what they were at `marks`; None where they are."""
         found = (JsonLines(self.path / name).damage(mark) for name, mark in marks.items())
         return next((reason for reason in found if reason is not None), None)
 
     def check_unsaved(self) -> None:
-        """Without a checkpoint, only a run that had not written one may start again.
-
-        Raises:
-            RunStopped: it had; starting again would delete what it logged.
-        """
+        """Without a checkpoint, only a run that had not written one may start again."""
         rows = JsonLines(self.metrics).readable()
         newest = [row.get("time/checkpoint", place) for place, row in enumerate(rows)]
         if rows and (any(n != 0 for n in newest) or self.finished() is not None):
@@ -127,12 +115,7 @@ class RunDirectory:
 
     def finish(self, save: Callable[[Path], None], iterations: int) -> None:
         """Write the final model, whole or not at all; one of fewer iterations is replaced."""
-
-        def write(part: Path) -> None:
-            save(part)
-            (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
-
-        best.replace_directory(self.path / "final", write)
+        best.write_model(self.path / "final", save, json.dumps({"iterations": iterations}))
 
 
 def hold(path: Path, busy: str) -> IO[str]:

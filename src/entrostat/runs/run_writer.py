@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig
+from ..control import Alarm
 from ..logs.files import sync, writing
 from ..logs.lines import JsonLines, Mark, finite
 from .best_checkpoint import BestCheckpoint
-from .entropy_monitor import entropy_monitor
+from .entropy_monitor import EntropyMonitor
 from .progress import Progress
 from .run_directory import RunDirectory
 
 
 class RunWriter:
-    """Appends to the logs of a run, keeps its best policy, shows its progress."""
-
     def __init__(
         self, run: RunDirectory, config: TrainConfig, progress: Progress,
         alert: Callable[[str], None] = lambda words: None,
@@ -32,15 +31,12 @@ class RunWriter:
             progress.note(words)
             alert(words)
 
-        self._monitor = entropy_monitor(config, tell, self.metrics.read())
+        alarm = Alarm(config.alarm.low, config.alarm.high)
+        self._monitor = EntropyMonitor(alarm, tell, self.metrics.read())
         self._durable: set[str] = set()
 
     def line(self, iteration: int, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Write an iteration's line in `metrics.jsonl`; what is no finite number is left out.
-
-        Returns:
-            The line, with the alarm's figures.
-        """
+        """Write the finite figures of an iteration and the alarm's; returns them."""
         metrics = self._monitor.line(finite(dict(figures)))
         self.metrics.append([{"iteration": iteration, **metrics}])
         return metrics

@@ -32,12 +32,9 @@ _FALL: dict[str, Callable[[float], float]] = {
 
 
 def learning_rate_at(config: TrainConfig, place: int, made: int) -> float:
-    """The learning rate of one update.
+    """The learning rate of one update; `optim.lr` is set.
 
-    Args:
-        config: the run's; `optim.lr` is set.
-        place: updates planned before it: 0 for the first of the run's first iteration.
-        made: updates made before it, at most as many.
+    Before it `place` updates are planned, 0 for the run's first, and `made` were made.
     """
     optim = config.optim
     assert optim.lr is not None

@@ -10,11 +10,5 @@ _TRAIN = {"lab": ".lab", "trl": ".trl.run", "verl": ".verl.run"}
 
 
 def trains(host: str) -> Callable[..., Path]:
-    """The `train` of a host, which makes a run directory of a configuration.
-
-    All take (config, *, task, progress, resume) and return the directory (`lab.train`).
-
-    Raises:
-        ValueError: the host's library is not installed; says what to install.
-    """
+    """The `train` of a host: (config, *, task, progress, resume) -> the run directory."""
     return import_module(_TRAIN[host], __name__).train

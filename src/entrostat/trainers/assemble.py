@@ -38,13 +38,10 @@ class Parts:
 def assemble(
     config: TrainConfig, host: str, fields: Iterable[str], task: Task | None, say: Say
 ) -> Parts:
-    """Build the parts; writes what it chooses into `config`, which is validated.
+    """Build and check the parts; writes what it chooses into `config`, which is validated.
 
     `fields` are what the trainer `host`, "lab" or "trl", knows of a token and its rollout; `task`
     is an object in place of the configuration's.
-
-    Raises:
-        ValueError: a bad setting, found before anything is written.
     """
     task = task_of(config) if task is None else task
     check_task(task)
@@ -63,9 +60,6 @@ def load(config: TrainConfig, parts: Parts, **how: Any) -> tuple[Policy, list[li
     """The policy, and the first iteration's prompts as token ids; chooses the learning rate.
 
     `how` are settings in place of the configuration's, for loading alone.
-
-    Raises:
-        ValueError: the model cannot be loaded, or its prompts cannot work.
     """
     torch.manual_seed(config.seed)  # adapters start at random, in every process alike
     policy = load_policy(replace(config, **how))

@@ -58,10 +58,10 @@ class Moved:
     @classmethod
     def of(cls, entropy: Tensor, batch: TokenBatch) -> Moved:
         """From `entropy` [n, T] now and the old policy's in `batch` [n, T], of all ranks."""
-        assert batch.old_entropy is not None
-        assert batch.group is not None
-        change = torch.where(batch.mask, entropy - batch.old_entropy, 0).double().sum(1)
-        (change, tokens, group), _ = batch.whole.gather(change, batch.lengths, batch.group)
+        moved = torch.where(batch.mask, entropy - batch.need("old_entropy"), 0)
+        (change, tokens, group), _ = batch.whole.gather(
+            moved.double().sum(1), batch.lengths, batch.need("group")
+        )
         mean = float(change.sum() / tokens.sum().clamp(min=1))
         return cls(mean, standard_error(change / tokens.clamp(min=1), tokens, group))
 
@@ -115,7 +115,6 @@ class Hold:
         return found
 
     def take(self, numbers: Mapping[str, float]) -> None:
-        """Restore the state from `numbers`."""
         taken: dict[str, Any] = {}
         for name in _CHANGED:
             value = getattr(self.state, name)
@@ -130,9 +129,6 @@ class Hold:
 
         It is taken half-way through an iteration, so that it is old by half of one at most. While
         AdamW's momentum settles, it is taken at every update but the very first.
-
-        Raises:
-            ValueError: the optimizer is neither Adam nor AdamW.
         """
         if any("betas" not in group for group in optimizer.param_groups):
             raise ValueError(_NOT_ADAM.format(_kind(optimizer), "no betas"))
@@ -190,13 +186,9 @@ class Hold:
     ) -> None:  # fmt: skip
         """After the update's backward pass.
 
-        Args:
-            norm: of its gradient, before clipping; not finite where no step is made.
-            clip: the largest that clipping leaves; infinite without.
-            optimizer: as it stands.
-            updates: of an iteration.
-            moved: what the update's forward pass showed, on rollouts that no update of this
-                iteration has trained on; None in an iteration's first update and in later epochs.
+        `norm` is of its gradient before clipping, not finite where no step is made; `clip` is the
+        largest that clipping leaves. `moved` is what the forward pass showed on rollouts that no
+        update of this iteration has trained on; None in the first update and in later epochs.
         """
         if not self.state.mean:  # no entropy was seen: all rollouts are masked
             return
@@ -277,14 +269,9 @@ def sample(
     often, and counts 1/n as much: the weighted sum over the sample has the minibatch's expectation
     (Horvitz and Thompson, 1952). A fifth of the chance is the same for all.
 
-    Args:
-        entropy: [n] of each rollout, its sum over tokens.
-        generator: chooses.
-        world: number of ranks, each with rows of its own.
-        multiple: the number drawn is rounded up to a multiple of it, at most to n.
-
-    Returns:
-        Rows [k], in ascending order, and their weights [k], both on the CPU.
+    `entropy` [n] is each rollout's sum over tokens; each of `world` ranks has rows of its own. The
+    number drawn is rounded up to a `multiple`, at most to n. Returns rows [k], in ascending order,
+    and their weights [k], both on the CPU.
     """
     n, mass = len(entropy), entropy.double().cpu()
     wanted = max(math.ceil(LEAST / world), math.ceil(n / SAMPLE))
@@ -315,9 +302,6 @@ def response(
         parameters: what it trains, or this process's part of it.
         entropy: gradient of the mean entropy for each; None for 0.
         total: adds up [3] over the processes that the parameters are sharded over.
-
-    Raises:
-        ValueError: the optimizer does not keep Adam's moments.
     """
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     sums, b1, t = torch.zeros(3, dtype=torch.float64), 0.0, steps_made(optimizer)

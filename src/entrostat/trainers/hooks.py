@@ -139,8 +139,7 @@ def slime_advantages(objective: Objective) -> Callable[[Namespace, dict[str, Any
         A = torch.tensor(rollout_data["rewards"], dtype=torch.float32, device=old[0].device)
         masks = [mask.to(old[0].device) for mask in rollout_data["loss_masks"]]
         batch = TokenBatch(_rows(old), _rows(old), _rows(masks), A, rewards=A)
-        ready = edits.prepare(batch).advantages
-        assert ready is not None
+        ready = edits.prepare(batch).need("advantages")
         rows = [row[: len(lp)] for row, lp in zip(ready, old, strict=True)]
         rollout_data["advantages"] = rollout_data["returns"] = rows
 

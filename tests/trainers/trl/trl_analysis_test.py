@@ -282,8 +282,7 @@ def test_which_batches_are_analysed_and_where_it_is_read(tmp_path: Path) -> None
     assert columns == [True, True, False, True]
     logged = ["change/mean" in entry for entry in trainer.state.log_history if "loss" in entry]
     assert logged == [True, True, False, True]
-    log = RunLog(tmp_path / "dump", 1)
-    log.open(1)  # resumed after the first
+    RunLog(tmp_path / "dump", 1).begin(trainer, 1, 4)  # resumed after the first
     assert [line["iteration"] for line in lines(tmp_path / "dump")] == [1]
     assert [p.name for p in (tmp_path / "dump/rollouts").iterdir()] == ["000001.safetensors"]
 

@@ -41,9 +41,9 @@ from entrostat.trainers.resume_command import resume_command
 from entrostat.trainers.verl import data, job, model_ref, preflight, recipe
 from entrostat.trainers.verl.completions import Settings, read
 from entrostat.trainers.verl.config import code_in_verl, flat
-from entrostat.trainers.verl.driver import noted
-from entrostat.trainers.verl.dump import rollouts_of
+from entrostat.trainers.verl.driver import noted, rollouts_of
 from entrostat.trainers.verl.follow import evaluated, row_of
+from entrostat.trainers.verl.recipe import unseen
 from paths import ROOT
 from verl_runs import config_of, sets_of
 
@@ -54,7 +54,7 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 def settings_of(**tables: Any) -> dict[str, Any]:
     config = config_of(**tables)
-    return recipe.settings(recipe.in_whole_groups(config), recipe.unseen(config))
+    return recipe.settings(recipe.in_whole_groups(config), unseen(config))
 
 
 # ------------------------------------------------------------------------------------- the settings
@@ -112,7 +112,7 @@ DEFAULTS = {
 def test_papers_resolve_to_what_they_did(name: str) -> None:
     before = GOLDEN["common"] | GOLDEN["files"][name]
     config = from_dict({**load(PAPERS / f"{name}.toml"), "host": "verl"})
-    now = recipe.settings(config, recipe.unseen(config))
+    now = recipe.settings(config, unseen(config))
     now = {key.lstrip("+"): value for key, value in now.items()}
     methods = f"{ACTOR}.policy_loss.method"
     before[methods] = before[methods] if isinstance(before[methods], list) else [before[methods]]

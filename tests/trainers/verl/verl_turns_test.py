@@ -23,8 +23,7 @@ from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.verl import data, model_ref
 from entrostat.trainers.verl.driver import noted
-from entrostat.trainers.verl.recipe import settings
-from entrostat.trainers.verl.run_plan import unseen
+from entrostat.trainers.verl.recipe import settings, unseen
 from entrostat.trainers.verl.turns import Played, Said, Table, play
 from verl_runs import config_of, sets_of
 

@@ -27,7 +27,6 @@ from .services import (
     Service,
     Started,
     check_installed,
-    install,
     name_of,
     open_folder,
     read_seal,
@@ -48,11 +47,7 @@ class Trackers:
         self._folder = Path()
 
     def begin(self, path: Path, start: int, resume: bool) -> None:
-        """Start or resume the trackers of a run directory; give them what they missed.
-
-        Raises:
-            ValueError: a tracker's package cannot be imported.
-        """
+        """Start or resume the trackers of a run directory; give them what they missed."""
         config = self._config
         for name in config.log.to:
             try:
@@ -60,7 +55,7 @@ class Trackers:
             except _RAISED as error:
                 raise ValueError(
                     f"log.to {name!r}: it cannot be imported ({in_one_line(error)[:300]}); "
-                    f"{install(name)}"
+                    f"pip install 'entrostat[{name}]'"
                 ) from error
         self._folder = folder = open_folder(config, path, resume)
         settings = tomllib.loads(config.to_toml())
@@ -118,7 +113,6 @@ class Trackers:
 
 
 def _logged(path: Path, last: int) -> list[tuple[int, dict[str, Any]]]:
-    """What a run's logs have of iterations up to `last`, in their order."""
     figures: dict[int, dict[str, Any]] = defaultdict(dict)
     for row in JsonLines(path / "metrics.jsonl").read() if last else []:
         figures[row["iteration"]] |= row

@@ -228,20 +228,16 @@ def mlflow_name(key: str) -> str:
     return re.sub(r"[^/\w.\- :]", "_", re.sub(r"/+", "/", key.replace("@", "_at_")))[:250]
 
 
-def install(name: str) -> str:
-    return f"pip install 'entrostat[{name}]'"
-
-
 def check_installed(names: Sequence[str]) -> None:
     for name in names:
         if util.find_spec(name) is None:
             raise ValueError(
-                f"log.to {name!r}: {TITLES[name]} is not installed; {install(name)}, or drop it"
+                f"log.to {name!r}: {TITLES[name]} is not installed; pip install "
+                f"'entrostat[{name}]', or drop it"
             )
 
 
 def warn_of(name: str, error: BaseException, more: str = "") -> None:
-    """Say that a tracker has raised and is dropped."""
     warnings.warn(
         f"{TITLES[name]} raised {in_one_line(error)[:500]}. The run goes on without it: all "
         f"figures are in metrics.jsonl{more}",
@@ -260,11 +256,6 @@ def read_seal(folder: Path, name: str) -> dict[str, Any]:
 
 
 def write_seal(folder: Path, name: str, seal: dict[str, Any]) -> None:
-    """Write it, whole or not at all.
-
-    Raises:
-        OSError: the disk is full or refuses.
-    """
     with atomic(folder / f"{name}.json") as part:
         part.write_text(json.dumps(seal), encoding="utf-8")
 
@@ -296,9 +287,6 @@ def open_folder(config: TrainConfig, path: Path, resume: bool) -> Path:
     """The trackers' folder in a run's directory, made where there are any.
 
     A new run forgets what an earlier try left. W&B's id of the run is chosen here, once.
-
-    Raises:
-        OSError: the disk is full or refuses.
     """
     folder = path / FOLDER
     if not resume:

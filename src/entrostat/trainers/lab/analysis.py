@@ -11,13 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...analysis.analysis import Analysis, analyse
+from ...analysis.analysis import Analysis
 from ...analysis.influence import InfluenceInput, influences
-from ...core.batch import TokenBatch
 from ...data.seeds import generator
 from ...method.rounding import share_of
 from ...models.policy_evaluator import PolicyEvaluator
-from ...models.rollout import Sequences
 from ...runs.schedule import learning_rate_at
 from .experience import Sampled, Selection
 from .state import State
@@ -32,31 +30,19 @@ def evaluator_of(state: State) -> PolicyEvaluator:
 
 
 def first_learning_rate(state: State, iteration: int) -> float:
-    """The learning rate of an iteration's first update."""
     return learning_rate_at(state.config, (iteration - 1) * state.config.updates, state.updates)
 
 
-def _subject(
-    state: State, iteration: int, sequences: Sequences, graded: TokenBatch, kept: Tensor,
-    trained: TokenBatch, chance: torch.Generator,
-) -> InfluenceInput:  # fmt: skip
-    lr = first_learning_rate(state, iteration)
-    return InfluenceInput(
-        evaluator_of(state), state.objective, state.optimizer, lr, state.config.optim.clip,
-        sequences, graded, kept, trained, chance,
-    )  # fmt: skip
-
-
 def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
-    """`analyse` an iteration of the lab, at its start; at least one rollout is trained on."""
+    """Of an iteration, before its updates; at least one rollout is trained on."""
     chance = generator(state.config.seed, sampled.iteration, "analysis", state.policy.device)
     graded = selection.graded.replace(rewards=rewards)
-    return analyse(
-        _subject(
-            state, sampled.iteration, sampled.sequences, graded, selection.kept, selection.batch,
-            chance,
-        )
+    subject = InfluenceInput(
+        evaluator_of(state), state.objective, state.optimizer,
+        first_learning_rate(state, sampled.iteration), state.config.optim.clip, sampled.sequences,
+        graded, selection.kept, selection.batch, chance,
     )  # fmt: skip
+    return Analysis(subject)
 
 
 def with_influences(state: State, sampled: Sampled, selection: Selection) -> Selection:
@@ -80,8 +66,10 @@ def with_influences(state: State, sampled: Sampled, selection: Selection) -> Sel
     if len(mine):
         part = batch[mine]
         terms = state.objective.plan(part, chance)
-        subject = _subject(
-            state, sampled.iteration, sampled.sequences[rows], selection.graded[rows],
+        subject = InfluenceInput(
+            evaluator_of(state), state.objective, state.optimizer,
+            first_learning_rate(state, sampled.iteration), state.config.optim.clip,
+            sampled.sequences[rows], selection.graded[rows],
             torch.isin(rows, kept[mine]).nonzero()[:, 0], part, chance,
         )  # fmt: skip
         values, _ = influences(subject, part, terms)

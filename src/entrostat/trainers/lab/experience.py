@@ -117,13 +117,11 @@ def measured(sequences: Sequences, rewards: Tensor, old: TokenStats) -> TokenBat
 
 
 def rollout_figures(batch: TokenBatch, sampled: Sampled) -> dict[str, float]:
-    """How a rollout batch looks, before any update."""
-    assert batch.rewards is not None
     answers, sequences = sampled.answers, sampled.sequences
     kinds = [sampled.examples[i].data.get("kind") for i in sequences.prompt.tolist()]
     truncated = 1 - float(sequences.finished.float().mean())
     figures = describe(batch) | {"rollout/truncated": truncated} | answers.figures
-    figures |= of_kinds(batch.rewards, kinds)
+    figures |= of_kinds(batch.need("rewards"), kinds)
     if sequences.sampler_entropy is not None:  # the old policy's figures are the sampler's
         return figures
     return figures | mismatch(batch.old_logp, sequences.sampler_logp, batch.mask)
@@ -144,10 +142,8 @@ def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
     more: dict[str, float] = {}
 
     def fill(rows: Tensor, part: TokenBatch) -> TokenBatch:
-        assert batch.rewards is not None
-        part, found = _with_models(
-            state, part, sampled.sequences[rows], batch.rewards[rows], sampled.iteration
-        )
+        rewards = batch.need("rewards")[rows]  # which no method has shaped
+        part, found = _with_models(state, part, sampled.sequences[rows], rewards, sampled.iteration)
         more.update(found)
         if state.objective.influence_sample() is not None:  # measured once it is prepared
             part = part.replace(influence=torch.zeros_like(part.old_logp))
@@ -159,10 +155,8 @@ def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
     own = outcome if batch.tempered is None else outcome[~batch.tempered]
     figures = outcome_figures(own)
     if len(kept):
-        assert batch.rewards is not None
-        assert ready.outcome is not None
-        rewards = batch.rewards[kept]
-        figures |= more | online.of_rollouts(chosen, ready.outcome[kept], rewards)
+        rewards = batch.need("rewards")[kept]
+        figures |= more | online.of_rollouts(chosen, ready.need("outcome")[kept], rewards)
     return Selection(outcome, kept, chosen, sampled.sequences[kept], figures)
 
 
@@ -175,12 +169,11 @@ def _with_models(
     if state.reference is not None and wanted:
         batch = batch.replace(ref_logp=statistics(state, state.reference, sequences).logp)
     if state.phi is not None:
-        assert batch.group is not None
         token_rewards = torch.zeros_like(batch.old_logp)
         idle = torch.zeros_like(batch.mask[:, 0]) if batch.idle is None else batch.idle
         if len(live := (~idle).nonzero()[:, 0]):
             token_rewards[live], figures = state.phi.token_rewards(
-                sequences[live], rewards[live], batch.group[live], f"iteration {iteration}"
+                sequences[live], rewards[live], batch.need("group")[live], f"iteration {iteration}"
             )
         batch = batch.replace(process_rewards=token_rewards)
     return batch, figures

@@ -3,21 +3,14 @@
 A batch's own influences foretell what its updates do to its own states (analysis.py). Does a batch
 also say what becomes of entropy where it did not look? Fresh prompts are answered before the
 updates, by rollouts that nothing is trained on; the change of entropy there is the truth. What is
-foretold comes from the batch, the optimizer and derivatives alone, all of it known beforehand:
+foretold comes from the batch, the optimizer and derivatives alone, all of it known beforehand.
+docs/metrics.md has the figures; beyond what it says:
 
-    in_sample      K <grad H, -P g>, all on the batch: the sum of its influences for each of K
-                   updates. The batch's luck is in both factors, so that it is biased
-    crossed        the same with H and g of different halves of the prompts: unbiased for <grad H_f,
-                   -P g>, H_f the mean of fresh prompts, P given
-    momentum       what is in motion already: <grad H, d>, d the part of AdamW's steps that earlier
-                   batches and weight decay make, as if this batch's gradient were 0
-    step           momentum and, crossed, this batch's part: of the steps that AdamW will make
-    step_visited   the same with the gradient of the entropy that the policy meets, which also moves
-                   because other states are visited: E sum_t (H_t + lp_t (G_t - H n_t)), G_t the
-                   entropy and n_t the tokens after t, less their mean at t over the half
-    change         truth: at the states that the policy before the updates visits
-    change_visited truth: at those of the policy after them, tokens weighted by the ratio of their
-                   prefix under both policies (self-normalised importance sampling)
+    crossed        is unbiased for K <grad H_f, -P g>, H_f the mean of fresh prompts, P given
+    step_visited   takes the gradient of E sum_t (H_t + lp_t (G_t - H n_t)), G_t the entropy and n_t
+                   the tokens after t, less their mean at t over the half
+    change_visited weights tokens by the ratio of their prefix under both policies (self-normalised
+                   importance sampling)
 
 Shapes: B rollouts of the iteration, R of them trained on, T completion tokens at most. All figures
 are nats an iteration, float64 sums over float32 statistics.
@@ -26,36 +19,46 @@ are nats an iteration, float64 sums over float32 statistics.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ...analysis.influence import loss_gradient
+from ...analysis.influence import (
+    Gradient,
+    clip_and_preconditioner,
+    dot,
+    gradients,
+    loss_gradient,
+)
 from ...core.batch import masked_mean
 from ...core.stats import TokenStats
 from ...data.prompts import fresh
 from ...data.seeds import generator
-from ...dynamics import adamw_preconditioner
 from ...models.policy_evaluator import PolicyEvaluator
 from ...models.rollout import Sequences
 from .analysis import evaluator_of, first_learning_rate
 from .experience import Sampled, Selection, generate_for
 from .state import State
 
-Gradient = Mapping[str, Tensor]
 
-
-@dataclass
 class Forecast:
-    """What was foretold; `finish` says what came."""
+    """What is foretold before an iteration's updates; `finish` says what came.
 
-    meter: PolicyEvaluator
-    sequences: Sequences  # fresh rollouts of the policy before the updates
-    before: TokenStats  # its log-probs and entropies there
-    figures: dict[str, float]  # foretold, nats
-    seconds: float  # spent so far
+    At least one rollout is trained on.
+    """
+
+    def __init__(self, state: State, sampled: Sampled, selection: Selection) -> None:
+        began = time.perf_counter()
+        config, self.meter = state.config, evaluator_of(state)
+        examples = fresh(state.task, config, sampled.iteration, config.forecast.prompts)
+        self.sequences = generate_for(
+            state, examples, sampled.iteration, "forecast", lambda tokens: None,
+            rollouts=config.forecast.rollouts,
+        ).sequences  # fmt: skip
+        self.figures = _foretold(state, self.meter, sampled, selection)  # nats
+        self.before = self.meter.measure(self.sequences)
+        self.seconds = time.perf_counter() - began
 
     def finish(self) -> dict[str, float]:
         """After the updates: all figures, by metric."""
@@ -69,20 +72,6 @@ class Forecast:
         }
         seconds = self.seconds + time.perf_counter() - began
         return {f"forecast/{k}": v for k, v in self.figures.items()} | {"time/forecast": seconds}
-
-
-def foretell(state: State, sampled: Sampled, selection: Selection) -> Forecast:
-    """Before an iteration's updates; at least one rollout is trained on."""
-    began = time.perf_counter()
-    config, meter = state.config, evaluator_of(state)
-    examples = fresh(state.task, config, sampled.iteration, config.forecast.prompts)
-    sequences = generate_for(
-        state, examples, sampled.iteration, "forecast", lambda tokens: None,
-        rollouts=config.forecast.rollouts,
-    ).sequences  # fmt: skip
-    figures = _foretold(state, meter, sampled, selection)
-    before = meter.measure(sequences)
-    return Forecast(meter, sequences, before, figures, time.perf_counter() - began)
 
 
 def visited(before: Tensor, after: TokenStats, mask: Tensor) -> float:
@@ -110,30 +99,24 @@ def _foretold(
     halves = [rows for side in (0, 1) if len(rows := (order % 2 == side).nonzero()[:, 0])]
     parts = [_half(meter, sequences[rows], of_logp[rows], of_entropy[rows]) for rows in halves]
     entropy, visits, losses = zip(*parts, strict=True)
-    loss = _sum(losses)
-    norm = torch.stack(list(torch._foreach_norm(list(loss.values())))).norm()
-    clip = float((config.optim.clip / (norm + 1e-6)).clamp(max=1))
     lr = first_learning_rate(state, sampled.iteration)
-    parameters = state.policy.trained()
-    P = adamw_preconditioner(
-        state.optimizer, parameters, {name: clip * g for name, g in loss.items()}, lr
-    )
+    clip, P = clip_and_preconditioner(meter, state.optimizer, _sum(losses), config.optim.clip, lr)
     # -P g of each half, and what is in motion already
     pulls = [{name: -clip * P[name] * g for name, g in half.items()} for half in losses]
     tokens = [int(sequences.mask[rows].sum()) for rows in halves]
     share = [n / sum(tokens) for n in tokens]
     K = config.updates
-    own = K * sum(share[i] * _dot(half, pull) for i, half in enumerate(entropy) for pull in pulls)
+    own = K * sum(share[i] * dot(half, pull) for i, half in enumerate(entropy) for pull in pulls)
     if len(halves) < 2:
         return {"in_sample": own}
     current, drift = _motion(state, P, lr, K)
 
-    def crossed(gradients: Sequence[Gradient]) -> float:
+    def crossed(halves: Sequence[Gradient]) -> float:
         # each half's g is half of the batch's: the two products together are of a whole one
-        return _dot(gradients[0], pulls[1]) + _dot(gradients[1], pulls[0])
+        return dot(halves[0], pulls[1]) + dot(halves[1], pulls[0])
 
-    def moving(gradients: Sequence[Gradient]) -> float:
-        return share[0] * _dot(gradients[0], drift) + share[1] * _dot(gradients[1], drift)
+    def moving(halves: Sequence[Gradient]) -> float:
+        return share[0] * dot(halves[0], drift) + share[1] * dot(halves[1], drift)
 
     pulled, momentum = crossed(entropy), moving(entropy)
     return {
@@ -153,23 +136,15 @@ def _half(
     Of the mean entropy of its states, of the mean entropy that the policy meets, and of its part of
     the batch's loss.
     """
-    parameters = meter.policy.trained()
     N = sequences.mask.sum()
     worth = _worth(meter.measure(sequences).entropy, sequences.mask)
-    totals = [{name: torch.zeros_like(p) for name, p in parameters.items()} for _ in range(3)]
-    for rows in meter.pieces(sequences):
-        stats = meter.stats(sequences[rows])
-        entropy = stats.entropy.sum() / N
+
+    def values(rows: Tensor, stats: TokenStats) -> list[Tensor]:
         visits = (worth[rows] * stats.logp).sum() / N
         loss = (of_logp[rows] * stats.logp + of_entropy[rows] * stats.entropy).sum()
-        for i, value in enumerate((entropy, visits, loss)):
-            found = torch.autograd.grad(
-                value, list(parameters.values()), retain_graph=i < 2, allow_unused=True
-            )
-            for name, g in zip(parameters, found, strict=True):
-                if g is not None:
-                    totals[i][name] += g
-    at_states, by_visits, of_loss = totals
+        return [stats.entropy.sum() / N, visits, loss]
+
+    at_states, by_visits, of_loss = gradients(meter, sequences, values)
     return at_states, _sum([at_states, by_visits]), of_loss
 
 
@@ -203,10 +178,6 @@ def _motion(state: State, P: Gradient, lr: float, K: int) -> tuple[float, Gradie
         if m is not None:
             drift[name] -= sum(beta ** (k + 1) / bias[k] for k in range(K)) * P[name] * m
     return current, drift
-
-
-def _dot(one: Gradient, other: Gradient) -> float:
-    return float(sum((one[name].double() * other[name].double()).sum() for name in one))
 
 
 def _sum(gradients: Sequence[Gradient]) -> Gradient:

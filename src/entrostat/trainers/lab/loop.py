@@ -35,10 +35,9 @@ from ...tasks import Task
 from .analysis import begin as begin_analysis
 from .analysis import with_influences
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
-from .forecast import foretell
+from .forecast import Forecast
 from .record import Record
 from .resampling import with_resampled, with_signal
-from .state import FIELDS as FIELDS
 from .state import build
 from .updates import update_policy
 
@@ -115,7 +114,7 @@ def train(
                 analysis = begin_analysis(state, sampled, rewards, selection)
             forecast = None
             if config.forecast.due(iteration) and len(selection):
-                forecast = foretell(state, sampled, selection)
+                forecast = Forecast(state, sampled, selection)
             clock.skip()
 
             metrics |= update_policy(state, selection, analysis, iteration)

@@ -59,9 +59,6 @@ class Phi:
             The rewards of phi as it was before the pass, or after it (`phi_update`), and
             `prime/...`: loss and accuracies of each update's phi on the rollouts that it has yet
             to learn from; the mean token reward as it is used.
-
-        Raises:
-            RunStopped: an outcome outside of [0, 1]; a loss or gradient that is not finite.
         """
         _check(outcomes, where)
         if self.settings.phi_lr is not None:

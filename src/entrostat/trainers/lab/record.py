@@ -43,10 +43,7 @@ class Record:
         metrics: dict[str, Any],
         analysis: dynamics.Analysis | None,
     ) -> dict[str, Any]:
-        """An iteration's updates are made: its metrics, its analysis, its rollouts.
-
-        Returns the metrics with those of the analysis.
-        """
+        """An iteration's updates are made. Returns its metrics with those of the analysis."""
         iteration, every = sampled.iteration, self.state.config.save.rollouts_every
         metrics = metrics | {"time/checkpoint": self.schedule.newest}
         change = influence = None
@@ -64,21 +61,14 @@ class Record:
         return metrics
 
     def evaluate(self, iteration: int) -> dict[str, float]:
-        """The policy as it stands, on the sets that are due after an iteration, 0 being none.
-
-        Returns what was found as figures, `eval/SET/avg@k` and so on.
-        """
+        """Figures of the sets that are due after an iteration (0 before the first), by metric."""
         policy, due = self.state.policy, self.state.held_out.due(iteration)
         rows = evaluate(policy, due, iteration, self.progress, self._writer.answers)
         self._writer.evaluated(rows, policy.save)
         return evaluated(rows)
 
     def checkpoint_if_due(self, iteration: int) -> None:
-        """After the last iteration, and as the schedule says.
-
-        Raises:
-            RunStopped: a weight is not finite.
-        """
+        """After the last iteration, and as the schedule says."""
         state = self.state
         if iteration != state.config.iterations and not self.schedule.due(iteration):
             return
@@ -102,22 +92,19 @@ def rollouts_of(
     temperature, which come last, are left out: they are not what the policy says.
     """
     sequences, graded = sampled.sequences, selection.graded
-    assert selection.batch.advantages is not None
-    assert graded.idle is not None
     advantage = torch.zeros_like(batch.old_logp)
-    advantage[selection.kept] = selection.batch.advantages.to(advantage.dtype)
+    advantage[selection.kept] = selection.batch.need("advantages").to(advantage.dtype)
     B = len(batch) if batch.tempered is None else int((~batch.tempered).sum())
     figures = {
         "logp": batch.old_logp, "sampler_logp": sequences.sampler_logp,
         "entropy": batch.old_entropy, "advantage": advantage,
         "change": change, "influence": influence,
     }  # fmt: skip
-    assert batch.rewards is not None
-    assert batch.group is not None
+    group = batch.need("group")[:B]
     return without_padding(
         sampled.iteration, tokenizer, sequences.completions[:B], sequences.completed[:B],
         batch.mask[:B], {k: None if x is None else x[:B] for k, x in figures.items()},
-        prompts=[sampled.examples[g].prompt for g in batch.group[:B].tolist()],
-        completions=sampled.answers.texts[:B], rewards=batch.rewards[:B],
-        group=batch.group[:B].int(), finished=sequences.finished[:B], trained=~graded.idle[:B],
+        prompts=[sampled.examples[g].prompt for g in group.tolist()],
+        completions=sampled.answers.texts[:B], rewards=batch.need("rewards")[:B],
+        group=group.int(), finished=sequences.finished[:B], trained=~graded.need("idle")[:B],
     )  # fmt: skip

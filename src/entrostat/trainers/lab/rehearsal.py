@@ -11,13 +11,14 @@ computed exactly.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ...config import Evaluation, TrainConfig
 from ...config.settings import Enough
@@ -31,7 +32,7 @@ from ...diagnosis.doctor import PROMPTS, Finding, examine_subject
 from ...diagnosis.doctor.subject import Exact, Moved
 from ...logs.rollouts import Rollouts
 from ...models.head import find_head
-from ...models.policy import Policy, vocabulary
+from ...models.policy import vocabulary
 from ...models.rollout import Sequences
 from ...tasks import Example, Task
 from .analysis import with_influences
@@ -53,46 +54,18 @@ _LOGITS = 2**22  # float64 numbers that are held to compute tokens exactly: 32 M
 _ROLLOUTS = 24  # that a gradient is compared on
 
 
-@dataclass
 class Rehearsal:
-    """A run that has not begun, and its first rollouts."""
+    """A run that has not begun, and its first rollouts: the doctor's `Subject`."""
 
-    state: State  # the run in memory; controllers have seen the first entropy
-    sequences: Sequences  # B rollouts
-    texts: list[str]  # B completions
-    batch: TokenBatch  # [B, T] before advantages: the old policy's figures, rewards
-    figures: dict[str, float]  # of the rollout batch
-    selection: Selection  # what is trained on
-    origin: str  # where the rollouts are from, in words
-
-    @property
-    def config(self) -> TrainConfig:
-        return self.state.config
-
-    @property
-    def objective(self) -> Objective:
-        return self.state.objective
-
-    @property
-    def task(self) -> Task:
-        return self.state.task
-
-    @property
-    def policy(self) -> Policy:
-        return self.state.policy
-
-    @property
-    def graded(self) -> TokenBatch:
-        """[B, T] with outcome advantages."""
-        return self.selection.graded
-
-    @property
-    def trained(self) -> int:
-        return len(self.selection)
-
-    @property
-    def tokens(self) -> int:
-        return int(self.batch.mask.sum())
+    def __init__(
+        self, state: State, sequences: Sequences, batch: TokenBatch, figures: dict[str, float],
+        selection: Selection,
+    ) -> None:  # fmt: skip
+        self.state, self.selection, self.figures = state, selection, figures
+        self.config, self.task = state.config, state.task
+        self.policy, self.objective = state.policy, state.objective
+        self.sequences, self.batch, self.graded = sequences, batch, selection.graded
+        self.trained, self.tokens = len(selection), int(batch.mask.sum())
 
     @cached_property
     def whole(self) -> TokenBatch:
@@ -164,9 +137,8 @@ class Rehearsal:
 
     def after(self, objective: Objective) -> Tensor:
         """[B, T]: entropies after an iteration's updates under this objective, taken back."""
-        graded, kept = self.selection.graded, self.selection.kept
-        assert graded.advantages is not None
-        outcome = self.selection.batch.replace(advantages=graded.advantages[kept])
+        advantages = self.graded.need("advantages")[self.selection.kept]
+        outcome = self.selection.batch.replace(advantages=advantages)
         selection = replace(self.selection, batch=objective.prepare(outcome))
         with tried(replace(self.state, objective=objective)) as state:
             update_policy(state, selection, None, 1)
@@ -184,10 +156,6 @@ def rehearse(
 
     `prompts` are of the one iteration that is sampled; `recorded` are rollouts in the place of
     sampled ones, `task` is an object in place of the configuration's.
-
-    Raises:
-        ValueError: a run could not begin so.
-        RunStopped: it could not go on: logits are not finite, a scorer always fails.
     """
     state = build(_small(config, prompts), task, lambda text: None)
     with state.scorer as score, state.held_out:
@@ -203,13 +171,7 @@ def rehearse(
             state, sampled, rewards, batch, score, lambda count: None, figures
         )
         selection = with_influences(state, sampled, select(state, sampled, batch))
-        origin = f"{len(batch)} rollouts of {len(sampled.examples)} prompts"
-        if recorded is not None:
-            origin += f", recorded in iteration {recorded.iteration}"
-        yield Rehearsal(
-            state, sampled.sequences, sampled.answers.texts, batch, figures | selection.figures,
-            selection, origin,
-        )  # fmt: skip
+        yield Rehearsal(state, sampled.sequences, batch, figures | selection.figures, selection)
 
 
 def _small(config: TrainConfig, prompts: int) -> TrainConfig:
@@ -251,11 +213,7 @@ def examine(
 
 
 def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
-    """The rollouts as the lab's own and their rewards [B]; prompts are encoded by the policy.
-
-    Raises:
-        ValueError: a token that the model does not know.
-    """
+    """The rollouts as the lab's own and their rewards [B]; prompts are encoded by the policy."""
     policy, device = state.policy, state.policy.device
     known = vocabulary(policy.model)
     if int(rollouts.tokens.min()) < 0 or int(rollouts.tokens.max()) >= known:
@@ -267,24 +225,26 @@ def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
     number = [places[group] for group in rollouts.group.tolist()]
     texts = dict(zip(number, rollouts.prompts, strict=True))
     examples = [Example(texts[i]) for i in range(len(texts))]
-    own = [rollouts.rows(i) for i in range(len(rollouts))]
-    T = max(rows.stop - rows.start for rows in own)
-    prompts = encode(policy, state.config, examples, T, ValueError)
-    P, B = max(map(len, prompts)), len(rollouts)
-    tokens = torch.full((B, P + T), policy.pad)
-    attention = torch.zeros((B, P + T), dtype=torch.int64)
-    mask = torch.zeros((B, T), dtype=torch.bool)
-    logp = torch.zeros((B, T))
-    for i, rows in enumerate(own):
-        prompt, n = prompts[number[i]], rows.stop - rows.start
-        tokens[i, P - len(prompt) : P] = torch.tensor(prompt)
-        tokens[i, P : P + n] = rollouts.tokens[rows]
-        attention[i, P - len(prompt) : P + n] = 1
-        mask[i, :n] = True if rollouts.sampled is None else rollouts.sampled[rows]
-        logp[i, :n] = rollouts.sampler_logp[rows].float()
+    lengths = rollouts.start.diff().tolist()
+    encoded = encode(policy, state.config, examples, max(lengths), ValueError)
+    prompts = [torch.tensor(encoded[i]) for i in number]
+
+    def prompted(values: Sequence[Tensor], fill: int = 0) -> Tensor:
+        """[B, P], filled up on the left."""
+        return pad_sequence(list(values), True, fill, "left").to(device)
+
+    def said(values: Tensor, fill: int = 0) -> Tensor:
+        """[B, T] of [n] tokens, filled up on the right."""
+        return pad_sequence(list(values.split(lengths)), True, fill).to(device)
+
+    there = torch.ones_like(rollouts.tokens, dtype=torch.int64)
+    sampled = there.bool() if rollouts.sampled is None else rollouts.sampled
+    tokens = prompted(prompts, policy.pad)
+    logp = rollouts.sampler_logp.float().masked_fill(~sampled, 0)
     sequences = Sequences(
-        tokens.to(device), attention.to(device), P, mask.to(device),
-        logp.to(device).masked_fill(~mask.to(device), 0), rollouts.finished.to(device),
+        torch.cat([tokens, said(rollouts.tokens.long(), policy.pad)], 1),
+        torch.cat([prompted([torch.ones_like(ids) for ids in prompts]), said(there)], 1),
+        tokens.shape[1], said(sampled), said(logp), rollouts.finished.to(device),
         torch.tensor(number, device=device),
     )  # fmt: skip
     answers = Answers(sequences, list(rollouts.completions))

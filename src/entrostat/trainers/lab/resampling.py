@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...core.batch import TokenBatch
+from ...core.rollouts import has_signal
 from ...core.stats import TokenStats
 from ...data.prompts import redrawn
 from ...data.scoring import Scorer
@@ -48,8 +49,9 @@ def with_signal(
         "reward/failed": float(score.failed),
         "rollout/redraws": 0.0, "rollout/redrawn": 0.0, "rollout/redrawn_tokens": 0.0,
     }  # fmt: skip
+    K = len(rewards) // len(sampled.examples)
     for again in range(1, rounds + 1):
-        without = (~_teaches(sampled, rewards)).nonzero()[:, 0].tolist()
+        without = (~has_signal(rewards, K)).nonzero()[:, 0].tolist()
         if not without:
             break
         examples = redrawn(state.task, state.config, sampled.iteration, again, len(without))
@@ -59,16 +61,10 @@ def with_signal(
         figures["rollout/redraws"] += 1
         figures["rollout/redrawn"] += len(examples)
         figures["rollout/redrawn_tokens"] += float(more.sequences.mask.sum())
-        good = _teaches(more, extra).nonzero()[:, 0].tolist()
+        good = has_signal(extra, K).nonzero()[:, 0].tolist()
         swaps = dict(zip(without, good, strict=False))
         sampled, rewards = _replaced(state, sampled, rewards, more, extra, swaps)
     return sampled, rewards, figures
-
-
-def _teaches(sampled: Sampled, rewards: Tensor) -> Tensor:
-    """[prompts] bool: whether the rewards of a prompt's rollouts differ."""
-    groups = rewards.view(len(sampled.examples), -1)
-    return (groups != groups[:, :1]).any(-1)
 
 
 def _replaced(
@@ -120,12 +116,11 @@ def with_resampled(
     )
     extra = more.scored(score)
     metrics["reward/failed"] += score.failed
-    assert batch.old_entropy is not None
     both, rewards = together(sampled, more, state.policy.pad), torch.cat([rewards, extra])
     T, old = both.sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
     of_both = TokenStats(
         torch.cat([_wide(batch.old_logp, T), _wide(old.logp, T)]),
-        torch.cat([_wide(batch.old_entropy, T), _wide(old.entropy, T)]),
+        torch.cat([_wide(batch.need("old_entropy"), T), _wide(old.entropy, T)]),
     )
     tempered = torch.cat([none, none.new_ones(len(extra))])
     return both, rewards, measured(both.sequences, rewards, of_both).replace(tempered=tempered)

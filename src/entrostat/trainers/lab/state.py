@@ -51,12 +51,6 @@ class State(Parts):
         return own if self.phi is None else own | {"phi": self.phi.state_dict()}
 
     def restore(self, saved: checkpoints.Checkpoint) -> None:
-        """Go on from a checkpoint, exactly.
-
-        Raises:
-            RunStopped: it is of a model with other parameters.
-            ValueError: it is of another objective.
-        """
         checkpoints.restore(saved, self.policy.trained(), self.optimizer)
         self.objective.load_state_dict(saved.state["objective"])
         self.scaler.load_state_dict(saved.state["scaler"])
@@ -66,11 +60,7 @@ class State(Parts):
 
 
 def build(config: TrainConfig, task: Task | None, say: Say) -> State:
-    """The state that a run begins with; writes what it chooses into `config`, which is validated.
-
-    Raises:
-        ValueError: a bad setting, found before anything is written.
-    """
+    """The state that a run begins with; writes what it chooses into the validated `config`."""
     parts = assemble(config, "lab", FIELDS, task, say)
     task, objective = parts.task, parts.objective
     for key, every in (("analyze", config.analyze.every), ("forecast", config.forecast.every)):
@@ -112,7 +102,6 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
 def build_optimizer(
     policy: Policy, config: TrainConfig
 ) -> tuple[torch.optim.Optimizer, torch.amp.GradScaler]:
-    """An optimizer of the policy that has made no step, and the scaler of its loss."""
     assert config.optim.lr is not None
     optimizer = torch.optim.AdamW(
         policy.trained().values(), lr=config.optim.lr, betas=config.optim.betas,

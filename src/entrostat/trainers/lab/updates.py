@@ -76,8 +76,7 @@ def _minibatches(
     state: State, iteration: int, selection: Selection, parts: int
 ) -> Iterator[tuple[int, Tensor]]:
     """Place among the updates planned, and rows [n] of those that are trained on."""
-    optim, group = state.config.optim, selection.batch.group
-    assert group is not None
+    optim, group = state.config.optim, selection.batch.need("group")
     shuffle = generator(state.config.seed, iteration, "shuffle", torch.device("cpu"))
     for epoch in range(optim.epochs if len(group) else 0):
         order = shuffled(group, optim.whole_groups, shuffle).to(state.policy.device)
@@ -97,19 +96,12 @@ def update(
 ) -> dict[str, float]:
     """One optimizer step on a minibatch, cut into micro-batches that give the same gradient.
 
-    Args:
-        state: what is updated; `updates` is the caller's to count.
-        batch: [n, T], prepared; its `logp` and `entropy` are those of the old policy.
-        sequences: its rows.
-        generator: for a plan's random selections.
-        made: updates of the iteration so far. Before the first one the weights are still the old
-            policy's: a plan needs no pass of its own, and every ratio is exactly 1.
-        where: names the update in an error message.
-        unseen: this iteration has made updates, but none on this minibatch. Only then is the change
-            of its entropy an unbiased measurement.
+    `batch` [n, T] is prepared; its `logp` and `entropy` are the old policy's. The iteration has
+    `made` updates so far: before the first one the weights are still the old policy's, so that a
+    plan needs no pass of its own and every ratio is exactly 1. `unseen`: it has made updates, but
+    none on this minibatch. Only then is the change of its entropy an unbiased measurement.
 
-    Raises:
-        RunStopped: the loss or the gradient is not finite; no step is made.
+    `where` names the update in an error message. To count updates is the caller's.
     """
     optimizer, scaler, clip = state.optimizer, state.scaler, state.config.optim.clip
     parameters = optimizer.param_groups[0]["params"]
@@ -159,7 +151,7 @@ def update(
 def _measured(
     state: State, sequences: Sequences, pieces: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies [n, T] of a minibatch under the policy as it stands."""
+    """[n, T] each: log-probs and entropies of a minibatch under the policy as it stands."""
     temperature = state.config.sampling.temperature
     with torch.no_grad():
         stats = [state.policy.token_stats(sequences[rows], temperature) for rows in pieces]

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from ...analysis.analysis import Analysis, analyse, numbers
+from ...analysis.analysis import Analysis, numbers
 from ...analysis.influence import InfluenceInput
 from ...config import Analyze
 from ...core.batch import TokenBatch
@@ -93,7 +93,7 @@ class Analyst(TrainerCallback):
                 self._place = kept.new_full((len(ready),), -1)
                 self._place[kept] = torch.arange(len(kept), device=kept.device)
                 with torch.enable_grad():
-                    self._analysis = analyse(self._subject(output, graded, kept, trained))
+                    self._analysis = Analysis(self._subject(output, graded, kept, trained))
         if self._analysis is None:
             return
         rows = self._place[torch.cat([piece[ROLLOUT] for piece in pieces])]

@@ -103,11 +103,7 @@ _USUAL = {"report_to": "none", "dataloader_pin_memory": False}
 def cut(config: TrainConfig, world: int) -> tuple[int, int]:
     """The largest equal micro-batches of at most `optim.micro_batch`, on `world` processes.
 
-    Returns:
-        Sequences that a process has in memory at once, and its micro-batches of an update.
-
-    Raises:
-        ValueError: the rollouts cannot be cut into equal updates on so many processes.
+    Returns the sequences that a process has in memory at once, and its micro-batches of an update.
     """
     s, minibatches = config.sampling, config.optim.minibatches
     each, rest = divmod(s.prompts * s.rollouts, minibatches * world)
@@ -132,11 +128,7 @@ def sharded() -> bool:
 
 
 def refuse(config: TrainConfig) -> None:
-    """Refuse what TRL cannot do of a configuration, of its [trl], or as accelerate was launched.
-
-    Raises:
-        ValueError: names the setting, the reason and the fix.
-    """
+    """Refuse what TRL cannot do of a configuration, of its [trl], or as accelerate was launched."""
     check_installed(config.log.to)
     if launched("FSDP") and os.environ.get("FSDP_VERSION", "1") == "1":
         raise ValueError(
@@ -187,9 +179,6 @@ def arguments(config: TrainConfig, new: int, world: int = 1) -> dict[str, Any]:
     """Keyword arguments of `GRPOConfig`: of a resolved configuration and W = `world`.
 
     B stays the recipe's, whatever W is; a completion may take `new` tokens.
-
-    Raises:
-        ValueError: B cannot be cut so.
     """
     micro, accumulated = cut(config, world)
     return {
@@ -218,11 +207,7 @@ def _tracked(config: TrainConfig) -> dict[str, Any]:
 
 
 def grpo_config(config: TrainConfig, new: int, world: int = 1) -> Any:
-    """The `trl.GRPOConfig`; making it joins the other processes, where there are any.
-
-    Raises:
-        ValueError: TRL refuses a value, or accelerate was launched for another precision.
-    """
+    """The `trl.GRPOConfig`; making it joins the other processes, where there are any."""
     from trl import GRPOConfig
 
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")

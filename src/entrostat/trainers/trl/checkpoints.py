@@ -3,6 +3,8 @@
 `checkpoints/checkpoint-480/` is transformers' own: weights, AdamW, schedule, trainer state (the
 controllers with it). `entrostat.json` is written into it last, when all of it is on the disk: the
 iteration, the configuration, how far each log had come, and the size of each file.
+
+The controllers' state is in every checkpoint of an `EntropyGRPOTrainer` (`EntropyControl`).
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
 from ...config import TrainConfig
-from ...logs.files import replacing, sync, writing
+from ...core.objective import Objective
+from ...logs.files import replace_text, sync, writing
 from ...logs.lines import Mark
 from ...runs.checkpoint import Check, Checkpoint, DamagedError, newest_of
 
@@ -25,11 +31,7 @@ _SEAL = "entrostat.json"
 
 
 def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mark]) -> None:
-    """Have a checkpoint that TRL has written on the disk, and say that it is whole.
-
-    Raises:
-        RunStopped: the disk is full or refuses.
-    """
+    """Have a checkpoint that TRL has written on the disk, and say that it is whole."""
     files = [file for file in path.rglob("*") if file.is_file()]
     with writing(path):
         for file in (*files, path, path.parent):
@@ -40,8 +42,7 @@ def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mar
         "logs": {name: asdict(mark) for name, mark in logs.items()},
         "files": {str(file.relative_to(path)): file.stat().st_size for file in files},
     }
-    with replacing(path / _SEAL) as part:
-        part.write_text(json.dumps(body, indent=1), encoding="utf-8")
+    replace_text(path / _SEAL, json.dumps(body, indent=1))
 
 
 def keep(directory: Path, count: int) -> None:
@@ -59,11 +60,7 @@ def remove(directory: Path, after: int) -> None:
 
 
 def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
-    """The newest whole checkpoint, without its tensors; its `updates` are in its directory's name.
-
-    Raises:
-        RunStopped: there are checkpoints, but a run can resume from none; says why.
-    """
+    """The newest whole checkpoint, without its tensors; its directory's name has `updates`."""
     sealed = {path.name: path for path in _directories(directory) if (path / _SEAL).exists()}
     return newest_of(directory, sealed, _read, check)
 
@@ -75,11 +72,6 @@ def bound_to(directory: Path) -> str | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    """A sealed checkpoint.
-
-    Raises:
-        DamagedError: it is not what was written.
-    """
     try:
         body: dict[str, Any] = json.loads((path / _SEAL).read_text(encoding="utf-8"))
         logs = {name: Mark(**mark) for name, mark in body["logs"].items()}
@@ -97,10 +89,36 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _directories(directory: Path) -> list[Path]:
-    """The directories of checkpoints, the oldest first."""
+    """The oldest first."""
     found = [p for p in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", p.name)]
     return sorted(found, key=_updates)
 
 
 def _updates(path: Path) -> int:
     return int(path.name.removeprefix("checkpoint-"))
+
+
+class EntropyControl(TrainerCallback, ExportableState):
+    """The controllers' state, in every checkpoint's `trainer_state.json`."""
+
+    def __init__(self, objective: Objective | None = None) -> None:
+        self.objective = objective
+        self.saved: dict[str, Any] | None = None
+
+    def state(self) -> dict[str, Any]:
+        saved = self.saved if self.objective is None else self.objective.state_dict()
+        return {"args": {}, "attributes": {"saved": saved}}
+
+
+class Begin(TrainerCallback):
+    """Hands a checkpoint's state to the objective, whether or not transformers restores callbacks.
+
+    It does so only with restore_callback_states_from_checkpoint, and then with a new object.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # the checkpoint's trainer state has been read
+        self.trainer.begin(state)

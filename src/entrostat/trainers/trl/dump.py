@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...core.batch import TokenBatch
-from ...logs.files import replacing
+from ...logs.files import replace_text
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts, save_rollouts
 from ...runs.run_directory import forget_rollouts
@@ -43,32 +43,28 @@ class RunLog:
         self.analysis = JsonLines(self.directory / "analysis.jsonl")
         self._written: Rollouts | None = None
 
-    def open(self, done: int) -> None:
-        """Make the directory; lines and rollouts after iteration `done` are forgotten."""
+    def begin(self, trainer: Any, done: int, iterations: int) -> None:
+        """Make the directory and say what the run is, under the lab's names of settings.
+
+        Lines and rollouts after iteration `done` are forgotten.
+        """
         folder = self.directory / "rollouts"
         folder.mkdir(parents=True, exist_ok=True)
         forget_rollouts(folder, done)
         for log in (self.metrics, self.analysis):
             if log.path.exists():
                 log.keep_until(done)
-
-    def begin(self, trainer: Any, done: int, iterations: int) -> None:
-        """Make the directory and say what the run is, under the lab's names of settings."""
-        self.open(done)
         objective = None if trainer.objective is None else trainer.objective.describe()
-        with replacing(self.directory / "config.toml") as part:
-            part.write_text(tomli_w.dumps(_settings(trainer, objective, iterations)), "utf-8")
+        settings = tomli_w.dumps(_settings(trainer, objective, iterations))
+        replace_text(self.directory / "config.toml", settings)
         if objective is not None:
-            with replacing(self.directory / "objective.json") as part:
-                part.write_text(json.dumps(objective, indent=1), "utf-8")
+            replace_text(self.directory / "objective.json", json.dumps(objective, indent=1))
 
     def due(self, iteration: int) -> bool:
         return (iteration - 1) % self.every == 0
 
     def line(self, iteration: int, figures: dict[str, float]) -> None:
-        """One line of figures; what is no number is left out."""
-        kept = {key: value for key, value in figures.items() if math.isfinite(value)}
-        self.metrics.append([{"iteration": iteration, **kept}])
+        self.metrics.append([{"iteration": iteration, **figures}])
 
     def rollouts(self, rollouts: Rollouts) -> None:
         self._written = rollouts
@@ -129,8 +125,6 @@ def rollouts_of(
     as they were given, NaN where none was; `scored` has the texts also of truncated rollouts that
     TRL masks.
     """
-    assert ready.group is not None
-    assert ready.idle is not None
     sampler = output.get("sampling_per_token_logps")
     figures = {
         "logp": ready.old_logp, "entropy": ready.old_entropy, "advantage": ready.advantages,
@@ -139,8 +133,8 @@ def rollouts_of(
     return without_padding(
         iteration, tokenizer, output["completion_ids"], output["completion_mask"].bool(),
         ready.mask, figures, prompts=prompts, completions=[one.text for one in scored],
-        rewards=rewards.float(), group=ready.group.int(),
-        finished=torch.tensor([one.finished for one in scored]), trained=~ready.idle,
+        rewards=rewards.float(), group=ready.need("group").int(),
+        finished=torch.tensor([one.finished for one in scored]), trained=~ready.need("idle"),
     )  # fmt: skip
 
 

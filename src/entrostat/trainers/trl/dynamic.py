@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...core.process_ranks import sum_over_ranks
+from ...core.rollouts import has_signal
 from .iteration import IMAGES, loss_mask
 
 Generate = Callable[[Any], dict[str, Any]]
@@ -65,13 +66,13 @@ def redrawn(
     first = _total(trainer, scores)
     costs = torch.zeros(3, dtype=torch.float64)
     for draw in range(1, redraws + 1):
-        idle = ~_teaches(_total(trainer, scores), K).view(world, -1)  # [world, groups of each]
+        idle = ~has_signal(_total(trainer, scores), K).view(world, -1)  # [world, groups of each]
         count = int(idle.sum(-1).max())  # processes generate together: as many on each
         if not count:
             break
         more = generate([row for row in trainer.other_rows(draw, count) for _ in range(K)])
         extra, others = trainer._scored
-        good = _teaches(_total(trainer, extra), K).view(world, -1)
+        good = has_signal(_total(trainer, extra), K).view(world, -1)
         costs += torch.tensor([1, count * world, 0], dtype=torch.float64)
         costs[2] += sum_over_ranks({"n": loss_mask(more).sum().double()})["n"]
         scores, rows = scores.clone(), list(rows)
@@ -97,12 +98,6 @@ def redrawn(
 def _total(trainer: Any, scores: Tensor) -> Tensor:
     """[A]: the weighted sum of rewards [A, F]; functions that said nothing add nothing."""
     return (scores * trainer.reward_weights.to(scores.device)).nansum(1)
-
-
-def _teaches(rewards: Tensor, K: int) -> Tensor:
-    """[groups] bool: whether the rewards of a group differ."""
-    groups = rewards.view(-1, K)
-    return (groups != groups[:, :1]).any(-1)
 
 
 def _replaced(

@@ -128,11 +128,9 @@ def watched(batch: TokenBatch, outcome: Tensor, exact: bool) -> dict[str, float]
     `outcome` [B] are the trainer's advantages. Figures of an update are `exact` where it is the
     only one on the batch, whose policy is the one that sampled, and left out elsewhere.
     """
-    assert batch.rewards is not None
-    assert batch.advantages is not None
-    figures = online.of_rollouts(batch, outcome, batch.rewards)
+    figures = online.of_rollouts(batch, outcome, batch.need("rewards"))
     if not (exact and figures):
         return figures
     mask = batch.policy_mask
-    sums = online.token_sums(batch.old_logp, batch.advantages, mask, batch.old_entropy)
+    sums = online.token_sums(batch.old_logp, batch.need("advantages"), mask, batch.old_entropy)
     return online.figures(sum_over_ranks(sums)) | figures

@@ -53,11 +53,7 @@ class Record(RunLog):
         self.held = figures
 
     def iteration(self, iteration: int, figures: dict[str, float]) -> None:
-        """An iteration's updates are made: its line.
-
-        Raises:
-            RunStopped: its loss is no number.
-        """
+        """An iteration's updates are made: its line."""
         if not self.main:
             return
         metrics = self.held | figures | {"time/checkpoint": self.schedule.newest}
@@ -85,11 +81,7 @@ class Record(RunLog):
             self._writer.evaluated(rows, recipe.policy.save)
 
     def checkpoint_due(self, iteration: int) -> bool:
-        """Whether one is written now; the main process's clock decides for all.
-
-        Raises:
-            RunStopped: a weight is not finite.
-        """
+        """Whether one is written now; the main process's clock decides for all."""
         config = self.recipe.config
         due = [iteration == config.iterations or self.schedule.due(iteration)]
         if broadcast_object_list(due)[0]:

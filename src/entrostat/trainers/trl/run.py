@@ -58,12 +58,7 @@ def train(
     progress: Progress | None = None,
     resume: bool = False,
 ) -> Path:
-    """Train a policy in TRL, as `lab.train`; every process but the main one is silent.
-
-    Raises:
-        ValueError: a bad setting, or one that TRL cannot do, found before anything is written.
-        RunStopped: the run cannot go on; the last checkpoint is intact.
-    """
+    """Train a policy in TRL, as `lab.train`; every process but the main one is silent."""
     config = copy.deepcopy(config).validate()
     world, main = int(os.environ.get("WORLD_SIZE", "1")), is_main()
     if config.device != "cpu" and torch.cuda.is_available():
@@ -113,26 +108,17 @@ def train(
 
 
 def build(config: TrainConfig, task: Task | None, world: int, say: RunNotes) -> Recipe:
-    """The run in memory; writes what it chooses into `config`.
-
-    Raises:
-        ValueError: a bad setting, or one that TRL cannot do.
-    """
+    """The run in memory; writes what it chooses into `config`."""
     arguments.refuse(config)
     arguments.cut(config, world)
     task = task_of(config) if task is None else task
     turns.refuse(config, task, world)
     parts = assemble(config, "trl", FIELDS, task, say)
-    policy, _ = load(config, parts, **_for_loading(config))
+    # TRL checkpoints gradients itself; with FSDP accelerate brings each process its shard
+    device = "cpu" if arguments.launched("FSDP") else config.device
+    policy, _ = load(config, parts, gradient_checkpointing=False, device=device)
     choose_threads(config, policy, is_small(policy.model), say)
     return Recipe(**vars(parts), config=config, policy=policy)
-
-
-def _for_loading(config: TrainConfig) -> dict[str, Any]:
-    """Settings with which what TRL does itself is left out: checkpointing, and sharding."""
-    # with FSDP accelerate brings each process its shard
-    device = "cpu" if arguments.launched("FSDP") else config.device
-    return {"gradient_checkpointing": False, "device": device}
 
 
 def _finish(trainer: RecipeTrainer, run: RunDirectory, config: TrainConfig, main: bool) -> None:

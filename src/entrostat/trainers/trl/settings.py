@@ -217,7 +217,6 @@ def _mean(objective: Objective) -> tuple[str, int | None]:
 
 
 def warn_of_truncation(args: Any) -> None:
-    """Warn where the policy is sampled from a part of its distribution."""
     given = {name: getattr(args, name) for name in _TRUNCATES} | (args.generation_kwargs or {})
     cut = [f"{k}={given[k]}" for k, rest in _TRUNCATES.items() if given.get(k) not in rest]
     if cut:

@@ -154,7 +154,6 @@ class Steps:
 
 
 def check_whole(kind: Any) -> None:
-    """Raise a ValueError where parameters are sharded."""
     if str(getattr(kind, "value", kind)) not in WHOLE:
         raise ValueError(
             f"thermostat: the multiplier is solved for with whole parameters, and {kind} shards "

@@ -41,7 +41,7 @@ from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
 from . import settings
 from .analysis import Analyst
-from .control import Begin, EntropyControl
+from .checkpoints import Begin, EntropyControl
 from .dump import RunLog, joined, rollouts_of
 from .dynamic import check as check_redraws
 from .dynamic import dataset_rows, redrawn
@@ -271,10 +271,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
             again = self._observed == self.state.global_step
             self._observed = self.state.global_step
             ready = self.objective.rollouts(batch, None if again else figures, progress=progress)
-            assert ready.outcome is not None
             outcome = ready.replace(advantages=ready.outcome)
             figures |= self.objective.metrics()
-            figures |= online.of_rollouts(ready, ready.outcome, rewards[mine])
+            figures |= online.of_rollouts(ready, ready.need("outcome"), rewards[mine])
             output |= addition(ready)
             if self._analyst is not None:
                 self._analyst.generated(output, outcome.replace(rewards=batch.rewards), ready)

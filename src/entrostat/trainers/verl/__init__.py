@@ -1,8 +1,8 @@
 """veRL with an objective: a plugin, one trainer class and one worker class; see docs/hosts/verl.md.
 
     run.py       `entrostat train --host verl`: starts main_ppo and follows it; imports no veRL
-    recipe.py    a configuration as veRL's overrides; config.py, how they are written;
-                 run_plan.py, what it leaves open; model_ref.py, model and task; no veRL
+    recipe.py    a configuration, and what it leaves open, as veRL's overrides; config.py, how they
+                 are written; model_ref.py, model and task; no veRL
     data.py      a task's prompts as Parquet, in the lab's order and tokens; imports no veRL
     preflight.py what veRL and Ray say to that before it is started
     agent.py     a rollout: the exact prompt, stops; completions.py, its end and text; no veRL

@@ -87,10 +87,6 @@ def go_on(
 
     All is forgotten where the run does not `resume`; `catch_up` takes into its logs what veRL wrote
     into such files and nobody followed.
-
-    Raises:
-        ValueError: more iterations are done than asked for.
-        RunStopped: the run must have had a checkpoint, and there is none.
     """
     if not resume:  # a run may have stopped here before its first iteration
         run.rewind(0, {})

@@ -76,11 +76,7 @@ class Settings:
 
 @cache
 def read(path: str, name: str = "") -> Settings:
-    """The settings in a file: of an evaluation set, or with "" of training.
-
-    Raises:
-        ValueError: it cannot be read; names it.
-    """
+    """The settings in a file: of an evaluation set, or with "" of training."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         sets = data.pop("sets")

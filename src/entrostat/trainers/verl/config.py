@@ -45,11 +45,7 @@ def code_in_verl(table: Any) -> dict[str, Any]:
 
 
 def refuse_code(table: Any, where: str) -> None:
-    """Refuse a [verl] of a file that has veRL import or run code.
-
-    Raises:
-        ValueError: names the key and the flag that allows it.
-    """
+    """Refuse a [verl] of a file that has veRL import or run code."""
     for key, value in code_in_verl(table).items():
         raise ValueError(
             f"{where}: verl.{key} = {value!r} has veRL import or run code. If you know it and "
@@ -66,11 +62,7 @@ def shell_command(overrides: Sequence[str], python: str = "python3") -> str:
 
 
 def hydra_value(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides.
-
-    Raises:
-        ValueError: it is none that can be written there.
-    """
+    """A value in the grammar of Hydra's overrides."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -40,7 +40,7 @@ from ...data.prompts import (
     usual,
     warn_of_lost,
 )
-from ...logs.files import replacing
+from ...logs.files import replace_text, replacing
 from ...model_files import find
 from ...models.policy import Policy, end_tokens, pad_token
 from ...runs.resolve import task_settings
@@ -56,11 +56,7 @@ _SAMPLES = "__rollout_n__"
 
 
 def outline(model: str) -> Policy:
-    """What prompts need of a policy: tokenizer, ends, context and vocabulary, without its weights.
-
-    Raises:
-        ValueError: there is no such model, or it has no tokenizer or no eos.
-    """
+    """What prompts need of a policy without weights: tokenizer, ends, context, vocabulary."""
     from transformers import AutoTokenizer, GenerationConfig
 
     name = find(model)
@@ -78,7 +74,6 @@ def outline(model: str) -> Policy:
 
 
 def copy_model(model: str, directory: Path) -> None:
-    """Weights and tokenizer of a model, as they are, into a directory."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     name = find(model)
@@ -114,8 +109,7 @@ def write_settings(
             one.name: _asked(one.config, one.task, policy) | {"draw": _draw(one)} for one in sets
         },
     }
-    with replacing(path) as part:
-        part.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    replace_text(path, json.dumps(settings, indent=1))
 
 
 def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
@@ -128,7 +122,6 @@ def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
 
 
 def _draw(one: ResolvedEvalSet) -> dict[str, Any]:
-    """How a set's answers are drawn, in veRL's words."""
     if one.greedy:  # as veRL itself says it to an engine
         return {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
     return {key: getattr(one.config.sampling, key) for key in ("temperature", "top_p")}
@@ -153,13 +146,8 @@ def write(
 ) -> tuple[int, int]:  # fmt: skip
     """Write `train.parquet` and `test.parquet`.
 
-    Returns:
-        Tokens of the longest prompt that is trained on, and of the longest that is evaluated on; 0
-        where there is none.
-
-    Raises:
-        ValueError: pyarrow is not installed, or the prompts do not fit the model.
-        RunStopped: the task raised, or the disk is full.
+    Returns the tokens of the longest prompt that is trained on, and of the longest that is
+    evaluated on; 0 where there is none.
     """
     known: dict[str, list[int]] = {}
     split, widest = task.splits[0], 0

@@ -5,6 +5,8 @@ The rollouts are cut by length into shares, a thread each, which count as ranks 
 driver's node share the work while its GPUs wait, and a share is as wide as its own longest rollout,
 not as the batch's.
 
+Afterwards an iteration's rollouts are written down from the same batch.
+
 No veRL here. Shapes: B rollouts, T completion tokens at most, n those of a share, t its tokens.
 """
 
@@ -27,14 +29,14 @@ from ...core.objective import Objective
 from ...core.rollouts import describe, of_kinds, outcome_figures
 from ...core.thread_ranks import Threads
 from ...dynamics import online
+from ...logs.rollouts import Rollouts
+from ..dump import without_padding
 
 _WORTH = 1 << 20  # tokens that a thread pays for
 
 
 @dataclass
 class Prepared:
-    """What the workers get for each rollout."""
-
     # [B, T] with mask 0 at padding rows, the methods' advantages, shaped rewards, `idle` rollouts
     batch: TokenBatch
     metrics: dict[str, float]  # of the rollout batch and of the controllers
@@ -64,13 +66,9 @@ def prepare(
         threads: that share the work; None takes the processors at hand, a million tokens each.
         kept: [B, T] bool, tokens that veRL's rejection sampling left in; None for all.
         kinds: B, the rollouts' data sources; of several each has a column of its own.
-
-    Raises:
-        ValueError: a reward or an entropy is no number, or a group has one rollout where the
-            estimator compares.
     """
-    assert batch.rewards is not None
-    if not torch.isfinite(batch.rewards[real]).all():
+    rewards = batch.need("rewards")
+    if not torch.isfinite(rewards[real]).all():
         raise ValueError("veRL gave a reward that is no finite number; look at the reward function")
     rows = real.nonzero()[:, 0]
     ends = _ends(batch.mask[rows])
@@ -99,7 +97,7 @@ def prepare(
     ready = [(rows[share], part) for share, (part, _) in zip(shares, done, strict=True)]
     own = [] if kinds is None else [kinds[i] for i in rows.tolist()]
     if len(set(own)) > 1:
-        figures |= of_kinds(batch.rewards[rows], own)
+        figures |= of_kinds(rewards[rows], own)
     return Prepared(_together(ready, batch), figures | objective.metrics() | done[0][1])
 
 
@@ -108,15 +106,12 @@ def _judged(
 ) -> tuple[TokenBatch, dict[str, float]]:
     """A share with the methods' advantages, and the figures of all shares."""
     ready = objective.rollouts(share)
-    assert share.group is not None
-    assert share.rewards is not None
-    assert ready.outcome is not None
     outcome = ready.replace(advantages=ready.outcome)
-    (group,), _ = share.whole.gather(share.group)
+    (group,), _ = share.whole.gather(share.need("group"))
     figures = {
         "rollout/groups": float(len(group.unique())),
         **outcome_figures(outcome),
-        **online.of_rollouts(ready, ready.outcome, share.rewards),
+        **online.of_rollouts(ready, ready.need("outcome"), share.need("rewards")),
     }
     if sampler_logp is not None:
         figures |= mismatch(share.old_logp, sampler_logp, share.mask, share.whole)
@@ -157,9 +152,6 @@ def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
 
     `notes` are B (`agent.py`, `reward.py`), or none where others are at work; `real` [B] is False
     for rows that veRL adds.
-
-    Raises:
-        ValueError: the scorer failed at every answer of several.
     """
     own = [note for note, counts in zip(notes, real.tolist(), strict=False) if counts]
     figures: dict[str, float] = {}
@@ -203,13 +195,43 @@ def _together(shares: Sequence[tuple[Tensor, TokenBatch]], batch: TokenBatch) ->
                 into[rows, : values.shape[1]] = values.to(into.dtype)
         return into
 
-    assert batch.rewards is not None
     B, T = batch.mask.shape
     edited = any(share.edited is not None for _, share in shares)
     return TokenBatch(
         batch.logp, batch.old_logp, placed("mask", torch.zeros(B, T, dtype=torch.bool)),
-        placed("advantages", torch.zeros(B, T)), rewards=placed("rewards", batch.rewards.float()),
-        group=batch.group, entropy=batch.entropy, old_entropy=batch.old_entropy,
+        placed("advantages", torch.zeros(B, T)),
+        rewards=placed("rewards", batch.need("rewards").float()), group=batch.group,
+        entropy=batch.entropy, old_entropy=batch.old_entropy,
         ref_logp=batch.ref_logp, idle=placed("idle", torch.zeros(B, dtype=torch.bool)),
         edited=placed("edited", torch.zeros(B, T, dtype=torch.bool)) if edited else None,
+    )  # fmt: skip
+
+
+def rollouts_of(
+    iteration: int, prompts: Sequence[Tensor], notes: Sequence[Mapping[str, Any]],
+    batch: Mapping[str, Tensor], tokenizer: Any,
+) -> Rollouts:  # fmt: skip
+    """The rollouts of an iteration; those of a prompt side by side.
+
+    `prompts` are B times token ids, `notes` B times what the agent loop noted (`completion`,
+    `finished`). `batch` has [B, T] responses, mask (1 where the policy spoke), logp, entropy,
+    advantages, sampler_logp (may be absent); [B] lengths (tokens of a response, the environment's
+    too), rewards, group, idle.
+    """
+    order = torch.argsort(batch["group"], stable=True)
+    rows = {name: values[order] for name, values in batch.items()}
+    places, idle, mask = order.tolist(), rows["idle"].bool(), rows["mask"].bool()
+    figures = {
+        "logp": rows["logp"], "entropy": rows["entropy"],
+        "sampler_logp": rows.get("sampler_logp", torch.full_like(rows["logp"], torch.nan)),
+        "advantage": rows["advantages"].masked_fill(idle[:, None], 0),
+    }  # fmt: skip
+    return without_padding(
+        iteration, tokenizer, rows["responses"],
+        torch.arange(mask.shape[1]) < rows["lengths"][:, None], mask, figures,
+        prompts=tokenizer.batch_decode([prompts[i].tolist() for i in places]),
+        completions=[notes[i]["completion"] for i in places],
+        rewards=rows["rewards"].float(),
+        group=torch.unique(rows["group"], return_inverse=True)[1].int(),
+        finished=torch.tensor([bool(notes[i]["finished"]) for i in places]), trained=~idle,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,15 +33,14 @@ def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[An
     ready for it, `batch` [n, T] the same; `stream`, seed and step, chooses the rollouts.
     """
     whole = 1 if tu.get(data, "use_dynamic_bsz") else tu.get(data, "micro_batch_size_per_gpu")
-    assert batch.old_entropy is not None
-    mass, world = batch.old_entropy.sum(1), batch.ranks.world
+    mass, world = batch.need("old_entropy").sum(1), batch.ranks.world
     rows, weights = sample(mass, shared_generator(*stream), world, whole)
     mask = batch.mask[rows.to(batch.mask.device)]
-    part = Part(mask, weights.to(mass) / max(1, batch.whole.tokens))
+    weights = weights.to(mass) / max(1, batch.whole.tokens)
     view = tu.index_select_tensor_dict(data, rows)
     view[ROW] = torch.arange(len(rows))
     engine.optimizer_zero_grad()
-    engine.forward_backward_batch(view, partial(_mean_entropy, config=part))
+    engine.forward_backward_batch(view, partial(_mean_entropy, mask=mask, weights=weights))
     parameters = [p for p in engine.module.parameters() if p.requires_grad]
     gradient = [p.grad for p in parameters]
     found = response(engine.optimizer, parameters, gradient, _over_shards(parameters))
@@ -49,18 +48,13 @@ def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[An
     hold.look(engine.optimizer, found)
 
 
-class Part(NamedTuple):
-    """Some rollouts of a minibatch."""
-
-    mask: Tensor  # [n, T] bool
-    weights: Tensor  # [n], of their sums in the minibatch's mean
-
-
 def _mean_entropy(
-    config: Part, model_output: dict[str, Any], data: Any, dp_group: Any = None
+    model_output: dict[str, Any], data: Any, dp_group: Any = None, *, mask: Tensor, weights: Tensor
 ) -> tuple[Tensor, dict[str, Any]]:
-    """A micro-batch's part of the mean entropy, as veRL's engines call a loss."""
-    mask, weights = config
+    """A micro-batch's part of the mean entropy, as veRL's engines call a loss.
+
+    Of the sampled rollouts are the `mask` [n, T] and their `weights` [n] in the minibatch's mean.
+    """
     rows = data[ROW].to(mask.device)
     H = responses(model_output["entropy"], data, mask.shape[1])
     total = torch.where(mask[rows], H, 0).sum(1) @ weights[rows]

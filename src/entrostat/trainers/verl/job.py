@@ -47,9 +47,6 @@ class Job:
     """A process in a process group of its own; `log` takes what it prints.
 
     It is told to end when this process is killed (Linux).
-
-    Raises:
-        ValueError: the command cannot be started.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:

@@ -48,9 +48,6 @@ def loss(
     The sum over micro-batches, averaged over ranks as FSDP averages gradients, is the objective's
     loss of the whole minibatch. `model_output` has nested `log_probs` and `entropy` of prompts and
     responses, `data` is the micro-batch with `ROW`.
-
-    Raises:
-        ValueError: a method needs the entropy and the engine did not compute it.
     """
     whole = config.plan.batch
     rows = data[ROW].to(whole.mask.device)
@@ -85,21 +82,11 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
 
     `logp` and `entropy` are those of the old policy; `data` is this rank's minibatch with what the
     driver added.
-
-    Raises:
-        ValueError: the driver did not add its part.
     """
-    there = set(data.keys())
     names = ["old_log_probs", "entropy", "advantages", MASK, REWARD, GROUP, ROLLOUT]
     if "ref_logp" in objective.needs:
         names.append("ref_log_prob")
-    absent = [name for name in names if name not in there]
-    if absent:
-        raise ValueError(
-            f"entrostat.trainers.verl: the batch has no {', '.join(absent)}; the worker belongs to "
-            "the trainer of trainer.v1.trainer_mode=entrostat, which adds them"
-        )
-    names += there & {EDITED, IDLE, CORRECTION}
+    names += set(data.keys()) & {EDITED, IDLE, CORRECTION}
     dense = data.select(*names).to_padded_tensor().to(device)
     return TokenBatch(
         logp=dense["old_log_probs"],

@@ -22,11 +22,7 @@ def place_of(model: str) -> str:
 
 
 def make(config: TrainConfig, task: Task | None = None) -> Task:
-    """The configuration's task; veRL's processes make it again, so no other can be meant.
-
-    Raises:
-        ValueError: there is none of that name, or `task` is another.
-    """
+    """The configuration's task; veRL's processes make it again, so no other can be meant."""
     made = task_of(config)
     if task is not None and type(task) is not type(made):
         raise ValueError(
@@ -38,11 +34,7 @@ def make(config: TrainConfig, task: Task | None = None) -> Task:
 
 
 def learning_rate_of(config: TrainConfig) -> float:
-    """The learning rate, by the lab's rule where it is left open.
-
-    Raises:
-        ValueError: the model that decides it cannot be found.
-    """
+    """The learning rate, by the lab's rule where it is left open."""
     if config.optim.lr is not None or config.lora.rank:
         return learning_rate(config, small=False)
     return learning_rate(config, is_small(empty_model(config.model)))

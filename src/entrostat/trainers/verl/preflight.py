@@ -33,7 +33,6 @@ def main() -> None:
 
 
 def look(asked: Mapping[str, Any]) -> str | None:
-    """What is wrong, in one line; None where nothing is."""
     try:
         from .selfcheck import check
 
@@ -53,12 +52,7 @@ def look(asked: Mapping[str, Any]) -> str | None:
 
 
 def check_configuration(overrides: Sequence[str]) -> None:
-    """Compose veRL's configuration, and have our trainer look at it.
-
-    Raises:
-        ValueError: it does not know a key (names the nearest), a tracker is not installed, or the
-            objective cannot run so.
-    """
+    """Compose veRL's configuration, and have our trainer look at it."""
     import verl
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -101,11 +95,7 @@ def _names(table: Any, prefix: str = "") -> Iterable[str]:
 
 
 def check_task(task: Mapping[str, Any]) -> None:
-    """Make the task, as the reward workers will.
-
-    Raises:
-        ValueError: it cannot be made here, or what it needs is not installed.
-    """
+    """Make the task, as the reward workers will."""
     from ...tasks import make_task
 
     try:
@@ -133,11 +123,7 @@ def check_machine(said: int | None, processors: int) -> None:
 
 
 def check_cluster(address: str, processors: int) -> None:
-    """Whether Ray answers, has the processors, and every node of it the plugin.
-
-    Raises:
-        ValueError: says what is missing, and where.
-    """
+    """Whether Ray answers, has the processors, and every node of it the plugin."""
     ray: Any = importlib.import_module("ray")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     try:
@@ -190,7 +176,7 @@ def on_a_node() -> str | None:
     try:
         importlib.import_module("entrostat.trainers.verl.selfcheck").check()
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return in_one_line(error)
     return None
 
 

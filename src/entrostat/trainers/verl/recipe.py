@@ -9,26 +9,80 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...agents import is_multi_turn
 from ...config import TrainConfig, from_dict, load, toml_value
 from ...core.objective import Objective
 from ...core.rollouts import FIELDS
+from ...data.prompts import longest, usual
 from ...runs.best_checkpoint import figures_of
 from ...runs.resolve import objective_of
+from ...runs.run_directory import default_output
 from ...runs.trackers.services import environment
+from ...tasks import BUILT_IN, task_class
 from . import checkpoints
 from .config import bare, flat, hydra_value
-from .model_ref import place_of
+from .model_ref import learning_rate_of, make, place_of
 from .refusals import DEFAULTS, corrects, refusals
-from .run_plan import RunPlan, unseen
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 LOSS = f"{ACTOR}.policy_loss"
 INIT = "ray_kwargs.ray_init"
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PROMPTS, _LOGGER = "data.train_batch_size", "trainer.logger"
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a configuration leaves open, and a run finds out before it starts."""
+
+    output: Path  # the run directory, absolute
+    new: int  # tokens that the policy may sample in a rollout of the training split
+    lr: float  # the learning rate
+    # tokens that any of its rollouts may take, an environment's too; None for `new`
+    longest: int | None = None
+    usual: int | None = None  # tokens that most of them take at most; None for `longest`
+    # tokens of the longest prompt trained on; None where prompts were not looked at
+    prompt: int | None = None
+    # tokens of the longest prompt, and of the longest answer, of evaluations
+    evaluated: tuple[int, int] = (0, 0)
+    start: int = 0  # the iteration that the run goes on after
+    evaluates: bool = True  # whether there is a set to evaluate on
+    owes: bool = True  # whether the evaluation after `start` is still to be made, before going on
+    ray_address: str | None = None  # of a running cluster; None has veRL start one here
+
+    @property
+    def own(self) -> Path:
+        return self.output / "verl"
+
+    @property
+    def metrics(self) -> Path:
+        """What veRL's "file" logger writes of this start."""
+        return self.own / f"from-{self.start:06d}.jsonl"
+
+
+def unseen(config: TrainConfig, ray_address: str | None = None) -> RunPlan:
+    """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
+
+    Of a task of several turns that is not built in they are those of one turn then: only a look at
+    it would say, and what a file names is not imported for that.
+    """
+    new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
+    if new is None or (name in BUILT_IN and is_multi_turn(task_class(name))):
+        task = make(config)
+        new = longest(task, config, task.splits[0])
+        if is_multi_turn(task):
+            most = config.sampling.max_context or usual(task, config, task.splits[0])
+    output = Path(config.output or default_output(config)).absolute()
+    evaluates = any(one.prompts for one in config.eval.resolved)
+    return RunPlan(
+        output, new, learning_rate_of(config), longest=most, ray_address=ray_address,
+        evaluated=(0, max((one.max_new_tokens or 0 for one in config.eval.sets), default=0)),
+        evaluates=evaluates, owes=evaluates,
+    )  # fmt: skip
 
 
 def overrides(config: TrainConfig, facts: RunPlan) -> list[str]:
@@ -40,10 +94,6 @@ def settings(config: TrainConfig, facts: RunPlan) -> dict[str, Any]:
     """What a configuration means in veRL's: keys of its ppo_trainer configuration, with values.
 
     A key that veRL does not have by itself begins with `+`.
-
-    Raises:
-        ValueError: veRL cannot do what a common setting asks for, or [verl] says what a common
-            setting does.
     """
     given = dict(flat(config.verl))
     said = bare(given)
@@ -99,9 +149,6 @@ def in_whole_groups(config: TrainConfig) -> TrainConfig:
     veRL counts minibatches in groups, so `sampling.prompts` must be a multiple of
     `optim.minibatches`. Where it is not, data.train_batch_size of [verl], the one key that may
     stand beside a common setting, says how many prompts veRL draws in its place.
-
-    Raises:
-        ValueError: the number is no such multiple.
     """
     parts = config.optim.minibatches
     given = bare(dict(flat(config.verl))).get(_PROMPTS)
@@ -123,13 +170,7 @@ def processors(config: TrainConfig) -> tuple[int, int | None]:
     """Logical processors that Ray must have: with fewer main_ppo waits for ever.
 
     veRL reserves three a rank, TransferQueue one for its controller and one a storage unit.
-
-    Returns:
-        How many, and how many [verl] has a Ray of our own take for the machine's; None where it
-        says nothing.
-
-    Raises:
-        ValueError: a number of them in [verl] is none.
+    The second number is how many [verl] has a Ray of our own take for the machine's, if any.
     """
     said = bare(dict(flat(config.verl)))
 

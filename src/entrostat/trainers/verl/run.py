@@ -29,7 +29,7 @@ from ...data.prompts import longest
 from ...data.scoring import Scorer
 from ...errors import RunStopped
 from ...evaluation.eval_sets import check_prompts, resolve_eval_sets
-from ...logs.files import replacing
+from ...logs.files import replace_text
 from ...logs.lines import JsonLines
 from ...logs.run import best_of
 from ...runs.best_checkpoint import BEST, rewrite
@@ -44,8 +44,7 @@ from . import checkpoints, data, model_ref
 from .config import MODULE, shell_command
 from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
-from .recipe import in_whole_groups, overrides, processors
-from .run_plan import RunPlan, unseen
+from .recipe import RunPlan, in_whole_groups, overrides, processors, unseen
 
 _LOOK = 0.5  # seconds between looks at what veRL has written
 _PREFLIGHT = "entrostat.trainers.verl.preflight"
@@ -53,11 +52,7 @@ _ASK = 240.0  # seconds that veRL's imports and a cluster may take together
 
 
 def command(config: TrainConfig, python: str | None = None, ray_address: str | None = None) -> str:
-    """What `train` would start, for a shell; the files that it names are `train`'s to write.
-
-    Raises:
-        ValueError: veRL cannot do what the configuration asks for.
-    """
+    """What `train` would start, for a shell; the files that it names are `train`'s to write."""
     lines = overrides(config, unseen(config, ray_address))
     return shell_command(lines, shlex.quote(python or sys.executable))
 
@@ -71,19 +66,11 @@ def train(
     python: str | None = None,
     ray_address: str | None = None,
 ) -> Path:
-    """Train with veRL; returns the run directory.
+    """Train with veRL, as `lab.train`; returns the run directory.
 
-    Args:
-        config: everything that determines the run.
-        task: must be the configuration's: veRL's processes make theirs from it.
-        progress: where to show how it goes; None is silent.
-        resume: go on from veRL's newest checkpoint in `config.output`.
-        python: the interpreter of veRL's environment; None takes this one.
-        ray_address: of a running Ray cluster; None has veRL start one on this machine.
-
-    Raises:
-        ValueError: a bad setting, no veRL, or a cluster that cannot run it; nothing was started.
-        RunStopped: veRL ended before the run did; says of what.
+    `task` must be the configuration's, since veRL's processes make theirs from it. `python` is the
+    interpreter of veRL's environment, None this one; `ray_address` is a running cluster's, and None
+    has veRL start Ray on this machine.
     """
     asked, progress = copy.deepcopy(config).validate(), progress or Progress()
     python, say = python or sys.executable, RunNotes(progress)
@@ -133,11 +120,9 @@ def train(
         )  # fmt: skip
         if facts.owes:
             (intake.dumps / f"{start}.jsonl").unlink(missing_ok=True)
-        with replacing(facts.own / checkpoints.BOUND) as part:
-            part.write_text(asked.to_toml(), encoding="utf-8")
+        replace_text(facts.own / checkpoints.BOUND, asked.to_toml())
         lines = overrides(config, facts)
-        with replacing(facts.own / "command.sh") as part:
-            part.write_text(shell_command(lines, shlex.quote(python)) + "\n", encoding="utf-8")
+        replace_text(facts.own / "command.sh", shell_command(lines, shlex.quote(python)) + "\n")
         run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
         progress.begin(config, start)
         if start < config.iterations or facts.owes:
@@ -157,11 +142,7 @@ def _ask(
     python: str, lines: list[str], config: TrainConfig, tasks: Sequence[dict[str, Any]],
     ray_address: str | None,
 ) -> None:  # fmt: skip
-    """Have veRL's environment look at it before anything is started (`preflight.py`).
-
-    Raises:
-        ValueError: what is wrong, in one line.
-    """
+    """Have veRL's environment look at it before anything is started (`preflight.py`)."""
     needed, said = processors(config)
     asked = {
         "overrides": lines,
@@ -193,11 +174,7 @@ def _ask(
 def _follow(
     words: list[str], facts: RunPlan, config: TrainConfig, follower: Follower, progress: Progress
 ) -> None:
-    """Start veRL and write down what it does until it has ended.
-
-    Raises:
-        RunStopped: it ended too early, or a part of it died and it did not end; says of what.
-    """
+    """Start veRL and write down what it does until it has ended."""
     environment = {"HYDRA_FULL_ERROR": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     if config.threads:
         environment["OMP_NUM_THREADS"] = str(config.threads)
@@ -252,11 +229,6 @@ class Merge:
     again: str  # how a user tries again
 
     def __call__(self, source: Path, target: Path) -> None:
-        """From a checkpoint's `actor` into a directory.
-
-        Raises:
-            RunStopped: it failed; says of what.
-        """
         words = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir"]
         words = [self.python, *words, str(source), "--target_dir", str(target)]
         job = Job(words, self.log, {"CUDA_VISIBLE_DEVICES": ""})

@@ -14,6 +14,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
+from ...errors import in_one_line
+
 VERSION = "0.9.1"
 NAME = "entrostat"
 
@@ -63,8 +65,8 @@ def _check_names() -> None:
         version = importlib.import_module("verl").__version__
     except Exception as error:
         raise RuntimeError(
-            f"entrostat.trainers.verl: veRL cannot be imported ({_words(error)}); install veRL "
-            f"{VERSION}, see docs/hosts/verl.md"
+            f"entrostat.trainers.verl: veRL cannot be imported ({in_one_line(error)}); install "
+            f"veRL {VERSION}, see docs/hosts/verl.md"
         ) from error
     for module, name, parameters in NAMES:
         problem = missing(module, name, parameters)
@@ -77,7 +79,7 @@ def missing(module: str, name: str, parameters: tuple[str, ...] | None) -> str |
     try:
         value: Any = importlib.import_module(module)
     except Exception as error:
-        return f"{module} cannot be imported ({_words(error)})"
+        return f"{module} cannot be imported ({in_one_line(error)})"
     for part in name.split("."):
         if not hasattr(value, part):
             return f"{module}.{name} is gone"
@@ -100,8 +102,8 @@ def _check_plugin() -> None:
         trainer, loss = get_trainer_cls(NAME), get_policy_loss_fn(NAME)
     except Exception as error:
         raise RuntimeError(
-            f"entrostat.trainers.verl: the plugin is not in force: {_words(error)}. {_TESTED}; "
-            "veRL itself says so at VERL_LOGGING_LEVEL=DEBUG only"
+            f"entrostat.trainers.verl: the plugin is not in force: {in_one_line(error)}. "
+            f"{_TESTED}; veRL itself says so at VERL_LOGGING_LEVEL=DEBUG only"
         ) from error
     for what in (trainer, loss):
         if not what.__module__.startswith("entrostat."):
@@ -109,7 +111,3 @@ def _check_plugin() -> None:
                 f"entrostat.trainers.verl: {what.__module__}.{what.__qualname__} has taken the "
                 f"name {NAME!r} in veRL's registry; remove that plugin"
             )
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

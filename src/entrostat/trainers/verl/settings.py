@@ -80,11 +80,7 @@ class PolicyLoss(PolicyLossConfig):
 
 @register_policy_loss(NAME)
 def refuse(*args: Any, **kwargs: Any) -> Any:
-    """What veRL's own worker gets when it asks for our loss.
-
-    Raises:
-        RuntimeError: always.
-    """
+    """What veRL's own worker gets when it asks for our loss."""
     raise RuntimeError(
         f"{_HERE}.policy_loss is entrostat's, but veRL's own worker came to use it; set "
         "trainer.v1.trainer_mode=entrostat (and trainer.use_v1=True)"
@@ -92,11 +88,7 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
 
 
 def check_run(config: Any) -> tuple[PolicyLoss, Objective]:
-    """The settings and the objective of a run of veRL's whole configuration.
-
-    Raises:
-        ValueError: names the setting, the reason and the fix.
-    """
+    """The settings and the objective of a run of veRL's whole configuration."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     target = actor.policy_loss.get("_target_")
     if (new_name(str(target)) or target) != f"{PolicyLoss.__module__}.{PolicyLoss.__qualname__}":

@@ -36,8 +36,7 @@ from ...runs.entropy_monitor import EntropyMonitor
 from ..hold import Hold
 from .checkpoints import LINE
 from .completions import read
-from .driver import noted, numbers, prepare
-from .dump import rollouts_of
+from .driver import noted, numbers, prepare, rollouts_of
 from .held import HELD
 from .loss import CORRECTION, EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
 from .refusals import corrects
@@ -147,7 +146,6 @@ class EntropyTrainer(PPOTrainerSync):
         seen = ("entropy/exact", "control/target")
         self._past.append({key: metrics[key] for key in seen if key in metrics})
         ready = prepared.batch
-        assert ready.idle is not None
         A = response_to_nested(ready.advantages, lengths)
         fields = {
             "advantages": A,
@@ -155,7 +153,7 @@ class EntropyTrainer(PPOTrainerSync):
             MASK: response_to_nested(ready.mask.to(torch.int64), lengths),
             REWARD: ready.rewards,
             GROUP: ready.group,
-            IDLE: ready.idle.to(torch.int64),
+            IDLE: ready.need("idle").to(torch.int64),
             ROLLOUT: torch.arange(len(ready)),
         }
         if correction is not None:
@@ -198,9 +196,6 @@ class EntropyTrainer(PPOTrainerSync):
 
         In bypass mode the ratio itself is to the sampler, so that the weights are not used; veRL
         rejects anew in every micro-batch there, here it is done once, by the old policy.
-
-        Raises:
-            ValueError: the rollout engine gave no log-probs.
         """
         if sampled is None:
             raise ValueError(
@@ -240,7 +235,6 @@ class EntropyTrainer(PPOTrainerSync):
             super()._log_rollout_data(batch, timing_raw, rollout_data_dir)
 
     def _dump_rollouts(self, batch: Any, every: int) -> None:
-        """Token by token, as the lab does."""
         if not every or self.global_steps % every:
             return
         keys = [key for key, real in zip(batch.keys, _real(batch), strict=True) if real]

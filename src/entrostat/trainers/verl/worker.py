@@ -45,11 +45,7 @@ class EntropyTrainingWorker(TrainingWorker):
             self.engine.optimizer_step = lambda: self._stepped(step())
 
     def train_mini_batch(self, data: Any) -> Any:
-        """All updates of a rollout batch, under the controllers' state that the driver sends.
-
-        Raises:
-            ValueError: the batch comes from another trainer.
-        """
+        """All updates of a rollout batch, under the controllers' state that the driver sends."""
         assert self.objective is not None
         note = tu.get(data, NOTE)
         if note is None:
@@ -152,7 +148,6 @@ class EntropyActorWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """Build the engines, then the objective."""
         super().init_model()
         if isinstance(self.actor, EntropyTrainingWorker):
             self.actor.use_objective(omega_conf_to_dataclass(self.config.actor.policy_loss))
