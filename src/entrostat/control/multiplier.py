@@ -93,13 +93,7 @@ class Momentum:
 
 
 def lasting_part(young: float, lasting: float, updates: int) -> float:
-    """W of equation (1).
-
-    Args:
-        young: the part of the next update that its own gradient has.
-        lasting: 1 - beta1.
-        updates: of an iteration.
-    """
+    """W of equation (1), of so many updates an iteration; the others as of `Momentum`."""
     return min(1.0, max(young, HORIZON * updates * lasting / DAMPING))
 
 
@@ -162,8 +156,7 @@ class MultiplierState(ControlState):
     def stderr(self) -> float:
         """Standard error of an iteration's entropy, nats.
 
-        It is that of the entropy expected: a high one, whose error is large too, must not count for
-        less.
+        Of the entropy expected: a high one, whose error is large too, must not count for less.
         """
         level = self.mean[0] if self.mean else self.last or 0.0
         return max(self.noise * level, 1e-3 * self.scale)
@@ -211,11 +204,7 @@ class Multiplier:
         return MultiplierState(0.0, self.wanted.fixed)
 
     def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
-        """The state after an iteration's entropy, before its updates.
-
-        Raises:
-            ValueError: the target needs a progress that the host does not report.
-        """
+        """The state after an iteration's entropy, before its updates."""
         first = seen.entropy if state.first is None else state.first
         state = replace(state, target=self.wanted.at(seen.progress, first), first=first)
         n, noise = min(state.seen, POOL), state.noise

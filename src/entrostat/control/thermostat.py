@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import ControlState, Observation
+from .base import ControlState
 from .kalman_bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
 from .target import Target, TargetSpec, parse_target
 
@@ -29,9 +29,6 @@ class Range:
 
     Attributes:
         low, high: its ends; a larger value raises entropy.
-
-    Raises:
-        ValueError: low is not below high.
     """
 
     low: float
@@ -113,9 +110,6 @@ class Thermostat:
         start: the knob at first.
         range: where it may be, and which way along it entropy rises.
         target: what to hold (`entrostat.control.target`); None takes the first entropy.
-
-    Raises:
-        ValueError: start is not in the range, or the target cannot be read.
     """
 
     start: float
@@ -134,14 +128,6 @@ class Thermostat:
 
     def init(self) -> ThermostatState:
         return ThermostatState(self.start, self.wanted.fixed)
-
-    def observe(self, state: ThermostatState, seen: Observation) -> ThermostatState:
-        """The state after an iteration that showed this.
-
-        Raises:
-            ValueError: the target needs a progress that the host does not report.
-        """
-        return self.update(state, seen.entropy, seen.progress)
 
     def update(
         self, state: ThermostatState, entropy: float, progress: float | None = None

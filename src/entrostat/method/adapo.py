@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..control import Multiplicative
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, within
+from .base import Rng, within
 from .controlled import Controlled, Law, Signal
-from .surrogates import Gspo, clip_bounds
+from .surrogates import clip_bounds
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Adapo(Controlled):
 
     -min(r A, clip(r, 1 - low, 1 + high) A); once per iteration high is multiplied by `factor` where
     entropy < target and divided by it where entropy > target, kept in [high_min, high_max]. It is
-    a surrogate: it takes the place of `ppo`, or of `gspo` where both are listed.
+    a surrogate: it takes the place of `ppo`. `gspo_adapo` is ADAPO over GSPO.
 
     Parameters:
         low: lower bound.
@@ -32,9 +31,9 @@ class Adapo(Controlled):
         signal: what is compared with the target: "exact", the mean entropy of tokens, or
             "response_mean", the mean over a response's tokens, then over responses, as the paper's.
 
-    Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the
-    first `high` are GSPO's, and the range around `high` is as wide in proportion as over DAPO:
-    [.2, .3] / .28.
+    Ambiguity: the paper says that the idea fits GSPO and gives no range for it. In `gspo_adapo`
+    `low` and the first `high` are GSPO's, and the range around `high` is as wide in proportion as
+    over DAPO: [.2, .3] / .28.
     """
 
     low: float = within(0.2, 0)
@@ -60,21 +59,6 @@ class Adapo(Controlled):
 
     def law(self) -> Law:
         return Multiplicative(self.high, self.high_min, self.high_max, self.target, self.factor)
-
-    @classmethod
-    def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:
-        """On GSPO's ratio, with its clip; a token's clip is ADAPO's own."""
-        if not isinstance(surrogate, Gspo) or surrogate.low is None or not surrogate.high:
-            return None
-        wider = surrogate.high / cls.high
-        settings: dict[str, Any] = {
-            "ratio": "sequence",
-            "low": surrogate.low,
-            "high": surrogate.high,
-            "high_min": wider * cls.high_min,
-            "high_max": wider * cls.high_max,
-        }
-        return cls(**settings | dict(given))
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         return clip_bounds(terms, self.low, state.value).replace(ratio=self.ratio)

@@ -15,8 +15,8 @@ from ..core.batch import Terms, TokenBatch
 from .base import HOSTS, Method
 
 HOOKS = (
-    "stands_for", "required", "over", "controls", "init", "observe", "resamples",
-    "influence_sample", "shape", "choose", "prepare", "plan", "local", "metrics",
+    "required", "controls", "init", "observe", "resamples", "influence_sample", "shape", "choose",
+    "prepare", "plan", "local", "metrics",
 )  # fmt: skip
 _ALWAYS = ("advantage", "weight", "ratio_min", "ratio_max")
 _PER_TOKEN = (*_ALWAYS, "frozen", "abs_kl", "entropy", "ref_kl", "soft")

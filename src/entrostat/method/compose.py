@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._names import unknown
 from ..control import Multiplier, Thermostat, parse_target
@@ -24,9 +23,8 @@ MethodSpec = str | Mapping[str, Any] | Sequence["str | Mapping[str, Any]"]
 Chain = list[tuple[str, Method]]
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """What a user's words mean; the attributes are those of `Objective`."""
+class Resolved(NamedTuple):
+    """What a user's words mean: the first arguments of `Objective`."""
 
     methods: tuple[Method, ...]
     names: tuple[str, ...]
@@ -44,10 +42,6 @@ def resolve(
 
     The surrogate comes first, interventions follow in the order written. Estimator and aggregation
     are those asked for, else of a recipe in the list, else of what its methods sit on.
-
-    Raises:
-        ValueError: an unknown name or parameter, two surrogates, two estimators, or methods that
-            contradict each other.
     """
     if isinstance(spec, str | Mapping):
         items = [_item(spec, params)]
@@ -64,13 +58,16 @@ def resolve(
     chain: Chain = []
     estimators: list[str] = []
     aggregations: list[Aggregation] = []
-    brought: dict[str, str] = {}  # a method that stands for another, by that one's name
+    brought: dict[str, str] = {}  # what the user wrote, by the name of the method it stands for
     for name, given in items:
         before = len(chain)
         if name in METHODS:
             made = built(name, METHODS[name], given)
-            parts = [(part, built(part, METHODS[part], its)) for part, its in made.stands_for()]
-            chain.extend(parts or [(name, made)])
+            if isinstance(made, HeldEntropy) and made.stands_for is not None:
+                part, its = made.stands_for
+                chain.append((part, built(part, METHODS[part], its)))
+            else:
+                chain.append((name, made))
         elif name in ESTIMATORS and name in RECIPES and len(items) > 1 and not given:
             estimators.append(name)  # beside others "grpo" is the estimator, alone the algorithm
         elif name in RECIPES:
@@ -91,7 +88,6 @@ def resolve(
         _warn_of_other_bases(chain, base)
         chain.append((surrogate, built(surrogate, METHODS[surrogate], given)))
     chain.sort(key=lambda pair: pair[1].kind != "surrogate")
-    chain = _merged(chain, items)
     if advantage is not None:
         if advantage not in ESTIMATORS:
             raise ValueError(unknown("advantage estimator", advantage, ESTIMATORS))
@@ -113,23 +109,6 @@ def resolve(
         (estimators or [under.advantage])[0],
         aggregation or (aggregations or [under.aggregation])[0],
     )
-
-
-def _merged(chain: Chain, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Chain:
-    """The chain with one surrogate in the place of two, where one can move the other's clip."""
-    surrogates = [pair for pair in chain if pair[1].kind == "surrogate"]
-    if len(surrogates) != 2:
-        return chain
-    given = dict(items)
-    if any(method.schedules for _, method in surrogates):
-        raise ValueError(
-            "make_objective: a schedule of a surrogate beside another one; keep one surrogate"
-        )
-    for (name, method), (_, other) in (surrogates, surrogates[::-1]):
-        over = type(method).over(other, given.get(name, {}))
-        if over is not None:
-            return [(name, over), *chain[2:]]
-    return chain
 
 
 def _base(methods: list[Method]) -> str:
@@ -155,13 +134,7 @@ def _warn_of_other_bases(chain: Chain, base: str) -> None:
 
 
 def _check(chain: Chain, brought: Mapping[str, str]) -> None:
-    """Refuse combinations that cannot be meant.
-
-    `brought`: what the user wrote, by the name of the method that stands for it.
-
-    Raises:
-        ValueError: says which methods, and why not together.
-    """
+    """Refuse combinations that cannot be meant; `brought` as in `resolve`."""
     names = [name for name, _ in chain]
     parts = [(name, method.controls()) for name, method in chain]
     for name, coefficient in parts:
@@ -211,9 +184,6 @@ def _check_laws(chain: Chain) -> None:
 
     The papers' own defaults may differ: of these nobody has said that they are to be held. A gate
     (adaptive entropy's, STARE's) holds nothing, it waits.
-
-    Raises:
-        ValueError: says which methods, and their targets.
     """
     held: str | None = None
     first: tuple[str, Any, bool] | None = None
@@ -241,11 +211,7 @@ def _check_laws(chain: Chain) -> None:
 
 
 def _check_special_rollouts(chain: Chain) -> None:
-    """Refuse what would act on rollouts that a method leaves out, or beside what it balances.
-
-    Raises:
-        ValueError: says which methods.
-    """
+    """Refuse what would act on rollouts that a method leaves out, or beside what it balances."""
     resampling = [name for name, m in chain if type(m).resamples is not Method.resamples]
     choosing = [name for name, m in chain if type(m).choose is not Method.choose]
     balancing = [name for name, m in chain if m.influence_sample() is not None]
@@ -278,11 +244,7 @@ def _item(entry: Any, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
-    """A method from parameters as a user or a file writes them; the rest are its defaults.
-
-    Raises:
-        ValueError: an unknown parameter, or a value of another kind or out of range.
-    """
+    """A method from parameters as a user or a file writes them; the rest are its defaults."""
     known = cls.parameters()
     given = dict(given)
     moving: dict[str, str] = {}

@@ -72,7 +72,7 @@ class Controlled(Method):
         if law is None:
             return state
         if isinstance(law, Thermostat):
-            return law.observe(state, seen)
+            return law.update(state, seen.entropy, seen.progress)
         # the papers' laws compare the mean over tokens, or over responses, with their target
         signal: Signal = getattr(self, "signal", "exact")
         if signal == "exact":

@@ -80,7 +80,7 @@ class _Repo(Controlled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unread(self, self._who, f"controller={self.controller!r}", _UNREAD[self.controller])
+        unread(self, f"controller={self.controller!r}", _UNREAD[self.controller])
         if self.controller in ("pi", "thermostat"):
             self.settle("zeta_max", self._reach)
             self.settle("zeta_min", self._lowest())
@@ -155,10 +155,10 @@ class RepoR(_Repo):
         super().__post_init__()
         other = self.controller != "doubling"
         if self.controller == "pi":
-            unread(self, "repo_r", "controller='pi'", ("bidirectional",))
+            unread(self, "controller='pi'", ("bidirectional",))
         if other or not self.bidirectional:
             why = f"controller={self.controller!r}" if other else "bidirectional=False"
-            unread(self, "repo_r", why, ("flip",))
+            unread(self, why, ("flip",))
 
     def _doubling(self) -> Multiplicative:
         return Multiplicative(

@@ -78,7 +78,7 @@ class Steer(Method):
         ignored = tuple(p for p in ("lambda_max", "quantile") if p != read)
         if self.mapping == "exp":
             ignored = (*ignored, "signed")
-        unread(self, "steer", f"mapping={self.mapping!r}", ignored)
+        unread(self, f"mapping={self.mapping!r}", ignored)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         old, entropy = at_least_float32(batch.old_logp), batch.need("entropy")
