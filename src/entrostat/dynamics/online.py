@@ -49,7 +49,7 @@ from ..core.distributed import GlobalBatch, row_sums
 from ..core.loss import LossOutput, clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
-from ..method.quadrant import in_quadrant
+from ..method.steer import in_quadrant
 from .tables import QUADRANTS, THIRDS, TOP_SHARES, prompt_covariance, prompt_means, terciles
 
 # begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together.

@@ -26,11 +26,7 @@ Data = TypeVar("Data", TokenBatch, Terms)
 
 
 def check_class(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
-    """Refuse a class that would fail, or do something else than it says, once it is used.
-
-    Raises:
-        TypeError: begins with `who` and says what to write instead.
-    """
+    """Refuse, by a TypeError, a class that would fail or do something else than it says."""
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise TypeError(f"{who}: {cls!r} must derive from entrostat.Method")
     settings = cls.__dict__.get("__dataclass_params__")
@@ -90,9 +86,8 @@ def _check_hooks(who: str, cls: type[Method]) -> None:
 def returned(value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
     """What a hook ("method.hook") made of what it was `given` to edit, if that can be used.
 
-    Raises:
-        ValueError: nothing or another type, a tensor of another shape, or at some token a number
-            that is not finite although all that was read is.
+    Refused: another type, tensors of other shapes, and at a token a number that is not finite
+    although all that was read is.
     """
     if not isinstance(value, type(given)):
         raise ValueError(

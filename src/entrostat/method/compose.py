@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._names import unknown
-from ..control import Multiplier, Thermostat, parse_target
+from ..control import Multiplier, Target, Thermostat, parse_target
 from ..control.target import is_schedule
 from ..core.advantages import ESTIMATORS
 from ..core.loss import Aggregation
@@ -188,7 +188,7 @@ def _check_laws(chain: Chain) -> None:
     held: str | None = None
     first: tuple[str, Any, bool] | None = None
     for name, method in chain:
-        law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
+        law = method.law() if isinstance(method, Controlled) else None
         if law is None:
             continue
         thermostat = isinstance(law, Thermostat | Multiplier)
@@ -247,19 +247,20 @@ def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
     """A method from parameters as a user or a file writes them; the rest are its defaults."""
     known = cls.parameters()
     given = dict(given)
-    moving: dict[str, str] = {}
+    moving: dict[str, tuple[str, Target]] = {}
     for key, value in given.items():
         if key not in known:
             raise ValueError(f"{name}: {unknown('parameter', key, known)}")
         hint = str(cls.__dataclass_fields__[key].type)
         if is_schedule(value) and "float" in hint and "str" not in hint:
-            moving[key] = value
-            given[key] = schedule_of(f"{name}: {key}", value).at(0.0, 0.0)
+            moving[key] = value, schedule_of(f"{name}: {key}", value)
+            given[key] = moving[key][1].at(0.0, 0.0)
         elif ("None" in hint or "Optional" in hint) and value in (None, "none"):
             given[key] = None  # TOML has no null
         elif kind := _other_kind(value, known[key], hint):
             raise ValueError(f"{name}: {key} must be {kind}, got {value!r}")
-    return scheduled(name, cls(**given), moving)
+    method = cls(**given)
+    return scheduled(name, method, moving) if moving else method
 
 
 def _other_kind(value: Any, default: Any, hint: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..control import Multiplier, MultiplierState, Observation, parse_target
+from ..control import Multiplier, parse_target
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, unread
-from .controlled import control_figures
+from .base import Rng, unread
+from .controlled import Controlled
 
 Knob = Literal["multiplier", "zeta", "zeta_d", "entropy_coef", "balance"]
 # the method that has the knob, at rest
@@ -21,7 +21,7 @@ KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class HeldEntropy(Method):
+class HeldEntropy(Controlled):
     """The thermostat (ours): holds the mean entropy at a target.
 
     Before every update it solves for the multiplier c of an entropy bonus, loss - c * (masked mean
@@ -53,6 +53,8 @@ class HeldEntropy(Method):
     needs: ClassVar[tuple[str, ...]] = ("entropy", "old_entropy")
     reads_current: ClassVar[bool] = False
     penalises: ClassVar[bool] = True
+    actuator: ClassVar[tuple[str, str | None]] = ("multiplier", None)
+    coefficient: ClassVar[str] = "the entropy coefficient"
 
     @property
     def _who(self) -> str:
@@ -76,20 +78,6 @@ class HeldEntropy(Method):
     def law(self) -> Multiplier:
         return Multiplier(self.target, self.side)
 
-    def controls(self) -> str:
-        return "the entropy coefficient"
-
-    def init(self) -> MultiplierState:
-        return self.law().init()
-
-    def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
-        return self.law().observe(state, seen)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Add the bonus; the exact form's is not in the loss."""
         return terms if self.solve == "exact" else terms.add_entropy(state.value)
-
-    def metrics(self, state: MultiplierState) -> dict[str, float]:
-        figures = self.law().figures(state)
-        out = control_figures(state, multiplier=state.value)
-        return out | {f"thermostat/{name}": value for name, value in figures.items()}

@@ -8,9 +8,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .forward_mode import forward_mode_stats, is_dual
 from .plain import plain_stats, uncompiled
-from .reference import TokenStats
+from .reference import TokenStats, forward_mode_stats, is_dual
 from .sums import Head
 from .tiled import CUDA_TILE, TILE, Tile, TiledStats
 

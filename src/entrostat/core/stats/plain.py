@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from .fold_torch import TorchFold
-from .forward_mode import is_dual
-from .reference import TokenStats, check_logits
+from .reference import TokenStats, check_logits, is_dual
 from .reference import token_stats_from_logits as oracle
 from .sums import LOWEST, Head, Sums, coefficients, once
 
