@@ -231,11 +231,11 @@ def test_the_filter_is_the_exact_posterior():
 def test_what_became_of_the_same_tokens_corrects_entropy_and_bias():
     law = Multiplier("1x")
     state = law.foretell(law.observe(law.init(), Observation(1.0, stderr=0.05)), 0.0, 2)
-    seen = law.moved(state, -0.2, 1e-6)  # nearly exact
+    seen = state.measured(1, -0.2, 1e-12)  # nearly exact
     assert seen.mean[1] == pytest.approx(-0.2, rel=1e-3)
     assert seen.mean[0] == pytest.approx(0.8, rel=1e-2)  # D and H wander together
     assert seen.bias < 0
-    assert law.moved(state, -0.2, 1e6).mean == pytest.approx(state.mean, abs=1e-9)
+    assert state.measured(1, -0.2, 1e12).mean == pytest.approx(state.mean, abs=1e-9)
 
 
 def test_the_multiplier_by_hand():

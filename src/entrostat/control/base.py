@@ -9,21 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Observation:
-    """What an iteration shows, before any of its updates.
+    """What an iteration shows, before any of its updates; None is what the host does not give."""
 
-    Attributes:
-        entropy: masked mean of the exact entropy over the full rollout batch, nats.
-        nll: masked mean of -lp0 over the same tokens, nats; None where the host does not give it.
-        progress: 0 at the first iteration of the run, 1 at the last; None where unknown.
-        stderr: standard error of `entropy` between prompts, nats; None where unknown.
-        response_mean: mean over responses of the mean entropy of their tokens, nats; None where the
-            host does not give it.
-    """
-
-    entropy: float
-    nll: float | None = None
-    progress: float | None = None
-    stderr: float | None = None
+    entropy: float  # masked mean of the exact entropy over the full rollout batch, nats
+    nll: float | None = None  # masked mean of -lp0 over the same tokens, nats
+    progress: float | None = None  # 0 at the first iteration of the run, 1 at the last
+    stderr: float | None = None  # standard error of `entropy` between prompts, nats
+    # mean over responses of the mean entropy of their tokens, nats
     response_mean: float | None = None
 
     def need(self, name: str, who: str) -> float:

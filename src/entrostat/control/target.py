@@ -33,17 +33,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Target:
-    """What to hold, at every time of a run.
+    """What to hold, at every time of a run."""
 
-    Attributes:
-        times: 0 at the first iteration, 1 at the last, rising; one for each level.
-        levels: what to hold then; between them it is interpolated.
-        smooth: by half a cosine, not linearly.
-    """
-
-    times: tuple[float, ...]
-    levels: tuple[Level, ...]
-    smooth: bool = False
+    times: tuple[float, ...]  # 0 at the first iteration, 1 at the last, rising; one for each level
+    levels: tuple[Level, ...]  # what to hold then; between them it is interpolated
+    smooth: bool = False  # by half a cosine, not linearly
 
     @property
     def constant(self) -> bool:

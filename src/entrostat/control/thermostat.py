@@ -10,7 +10,7 @@ import numpy as np
 
 from .base import ControlState
 from .kalman_bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
-from .target import Target, TargetSpec, parse_target
+from .target import TargetSpec, parse_target
 
 # one set for every knob and policy: chosen on made-up plants (docs/thermostat_record.md)
 HORIZON = 4  # iterations ahead that a move is judged by
@@ -25,11 +25,7 @@ APPROACH, SHARE = 0.05, 8  # a target far away is come nearer to, an iteration, 
 
 @dataclass(frozen=True)
 class Range:
-    """Where a coefficient may be, as a position from 0, where it lowers entropy most, to 1.
-
-    Attributes:
-        low, high: its ends; a larger value raises entropy.
-    """
+    """Where a coefficient may be, as a position from 0, where it lowers entropy most, to 1."""
 
     low: float
     high: float
@@ -51,21 +47,12 @@ class Range:
 
 @dataclass(frozen=True)
 class ThermostatState(ControlState):
-    """The knob now, what it steers to, and all that was learnt.
+    """The knob now (`value`), what it steers to, and all that was learnt."""
 
-    Attributes:
-        value: the knob.
-        target: what is to be held now, nats; None until the first update.
-        first: the first entropy seen.
-        progress: the last progress seen, 0 to 1.
-        bank: what the knob does; None until the first update.
-        wish: by how much more than its range the knob would move, in shares of the range; 0 where
-            it is free.
-    """
-
-    first: float | None = None
-    progress: float | None = None
-    bank: Bank | None = None
+    first: float | None = None  # the first entropy seen
+    progress: float | None = None  # the last progress seen, 0 to 1
+    bank: Bank | None = None  # what the knob does; None until the first update
+    # by how much more than its range the knob would move, in shares of the range
     wish: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,12 +109,8 @@ class Thermostat:
             raise ValueError(f"controller: start must be in [{low:g}, {high:g}], got {self.start}")
         parse_target(self.target)
 
-    @property
-    def wanted(self) -> Target:
-        return parse_target(self.target)
-
     def init(self) -> ThermostatState:
-        return ThermostatState(self.start, self.wanted.fixed)
+        return ThermostatState(self.start, parse_target(self.target).fixed)
 
     def update(
         self, state: ThermostatState, entropy: float, progress: float | None = None
@@ -151,13 +134,7 @@ class Thermostat:
         )  # fmt: skip
 
     def figures(self, state: ThermostatState) -> dict[str, float]:
-        """What was learnt, to log.
-
-        `gain`: change of entropy an iteration by the whole range of the knob, nats; `drift`: change
-        of entropy in the coming iteration if the knob stayed, nats; `noise`: standard deviation of
-        a measured entropy, nats; `saturated`: 1 or -1 where the knob is at the end of its range
-        that raises or lowers entropy and would go on.
-        """
+        """What was learnt, to log as `thermostat/...` (docs/metrics.md)."""
         if state.bank is None:
             return {}
         bank = state.bank
@@ -168,7 +145,7 @@ class Thermostat:
 
     def _goal(self, first: float, last: float | None, progress: float | None) -> Array:
         """[1 + HORIZON]: the target now and before the iterations ahead."""
-        target = self.wanted
+        target = parse_target(self.target)
         if target.constant or progress is None:
             return np.full(1 + HORIZON, target.at(progress, first))
         step = 0.0 if last is None else progress - last

@@ -102,11 +102,7 @@ class Chain:
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
-        """Refuse several updates per rollout batch where a method is sound with one only.
-
-        Raises:
-            ValueError: names the method.
-        """
+        """Refuse several updates per rollout batch where a method is sound with one only."""
         culprits = [f"`{name}`" for name, method, _ in self.chain() if method.on_policy]
         if updates > 1 and culprits:
             raise ValueError(

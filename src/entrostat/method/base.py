@@ -24,15 +24,10 @@ Rng = torch.Generator | None  # for random selections; None takes torch's global
 
 @dataclass(frozen=True)
 class Resample:
-    """Rollouts that a method asks for beside an iteration's own, from the policy as it stands.
+    """Rollouts that a method asks for beside an iteration's own, from the policy as it stands."""
 
-    Attributes:
-        share: of the iteration's prompts, the first ones; each is sampled as often as before.
-        temperature: to sample at.
-    """
-
-    share: float
-    temperature: float
+    share: float  # of the iteration's prompts, the first ones; each is sampled as often as before
+    temperature: float  # to sample at
 
 
 @dataclass(frozen=True)

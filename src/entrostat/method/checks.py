@@ -14,10 +14,7 @@ from .._names import unknown
 from ..core.batch import Terms, TokenBatch
 from .base import HOSTS, Method
 
-HOOKS = (
-    "required", "controls", "init", "observe", "resamples", "influence_sample", "shape", "choose",
-    "prepare", "plan", "local", "metrics",
-)  # fmt: skip
+HOOKS = [name for name, hook in vars(Method).items() if inspect.isfunction(hook) and name[0] != "_"]
 _ALWAYS = ("advantage", "weight", "ratio_min", "ratio_max")
 _PER_TOKEN = (*_ALWAYS, "frozen", "abs_kl", "entropy", "ref_kl", "soft")
 _OPEN = ("ratio_min", "ratio_max")  # infinite where nothing is clipped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._names import unknown
 from ..control import Multiplier, Target, Thermostat, parse_target
@@ -23,22 +23,13 @@ MethodSpec = str | Mapping[str, Any] | Sequence["str | Mapping[str, Any]"]
 Chain = list[tuple[str, Method]]
 
 
-class Resolved(NamedTuple):
-    """What a user's words mean: the first arguments of `Objective`."""
-
-    methods: tuple[Method, ...]
-    names: tuple[str, ...]
-    advantage: str
-    aggregation: Aggregation
-
-
 def resolve(
     spec: MethodSpec,
     params: Mapping[str, Any],
     advantage: str | None,
     aggregation: Aggregation | None = None,
-) -> Resolved:
-    """From what a user wrote to a chain of methods, an estimator and an aggregation.
+) -> tuple[tuple[Method, ...], tuple[str, ...], str, Aggregation]:
+    """From what a user wrote to methods, their names, an estimator and an aggregation.
 
     The surrogate comes first, interventions follow in the order written. Estimator and aggregation
     are those asked for, else of a recipe in the list, else of what its methods sit on.
@@ -83,8 +74,7 @@ def resolve(
         brought |= {part: name for part, _ in chain[before:] if part != name}
     base = _base([method for _, method in chain])
     if not any(method.kind == "surrogate" for _, method in chain):
-        surrogate = base if base in METHODS else RECIPES[base].chain[0][0]
-        given = {} if base in METHODS else RECIPES[base].chain[0][1]
+        surrogate, given = (base, {}) if base in METHODS else RECIPES[base].chain[0]
         _warn_of_other_bases(chain, base)
         chain.append((surrogate, built(surrogate, METHODS[surrogate], given)))
     chain.sort(key=lambda pair: pair[1].kind != "surrogate")
@@ -103,7 +93,7 @@ def resolve(
             f"make_objective: two aggregations ({', '.join(aggregations)}) in "
             f"{', '.join(name for name, _ in items)}; pass the one you mean (optim.aggregation)"
         )
-    return Resolved(
+    return (
         tuple(method for _, method in chain),
         tuple(name for name, _ in chain),
         (estimators or [under.advantage])[0],
@@ -211,7 +201,6 @@ def _check_laws(chain: Chain) -> None:
 
 
 def _check_special_rollouts(chain: Chain) -> None:
-    """Refuse what would act on rollouts that a method leaves out, or beside what it balances."""
     resampling = [name for name, m in chain if type(m).resamples is not Method.resamples]
     choosing = [name for name, m in chain if type(m).choose is not Method.choose]
     balancing = [name for name, m in chain if m.influence_sample() is not None]
@@ -280,11 +269,11 @@ def _other_kind(value: Any, default: Any, hint: str) -> str:
 
 def _expand(name: str, given: Mapping[str, Any]) -> Chain:
     recipe = RECIPES[name]
-    known = {key for part, _ in recipe.chain for key in METHODS[part].parameters()}
     for key in given:
-        if key not in known:
-            raise ValueError(f"{name}: {unknown('parameter', key, known)}")
         owners = [part for part, _ in recipe.chain if key in METHODS[part].parameters()]
+        if not owners:
+            known = {key for part, _ in recipe.chain for key in METHODS[part].parameters()}
+            raise ValueError(f"{name}: {unknown('parameter', key, known)}")
         if len(owners) > 1:
             raise ValueError(
                 f"{name}: {key!r} could mean that of {' or '.join(owners)}; write the list out"

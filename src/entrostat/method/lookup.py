@@ -37,7 +37,6 @@ def imported(name: str) -> str:
 
 
 def unknown_method(name: str) -> str:
-    """What to say of a name that is no method, recipe or advantage estimator."""
     listed = "`entrostat methods` lists them. One of your own is MODULE:NAME."
     others = [offer.name for offer in offers("method")]
     return unknown("method", name, {*METHODS, *RECIPES, *ESTIMATORS, *others}, listed)

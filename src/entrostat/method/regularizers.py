@@ -178,7 +178,6 @@ class AdaptiveEntropy(Method):
         return terms.add_entropy(state.value if state.applies else 0.0)
 
     def metrics(self, state: ControlState) -> dict[str, float]:
-        """`control/entropy_coef` (0 while the gate is closed) and `control/target`."""
         return control_figures(state, entropy_coef=state.value if state.applies else 0.0)
 
 

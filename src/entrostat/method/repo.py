@@ -84,7 +84,6 @@ class _Repo(Controlled):
         return Multiplicative(self.zeta, self.zeta_min, self.zeta_max, self.target)
 
     def _lowest(self) -> float:
-        """The lower end of the thermostat's range."""
         return 0.0
 
     def law(self) -> Law | None:

@@ -49,7 +49,6 @@ def scheduled(name: str, method: _M, schedules: Mapping[str, tuple[str, Target]]
 
 
 def at(method: _M, progress: float) -> _M:
-    """The method with its scheduled parameters as they are at a time of the run."""
     if not method.schedules:
         return method
     values = {key: target.at(progress, 0.0) for key, (_, target) in method.schedules.items()}

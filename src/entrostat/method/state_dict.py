@@ -72,7 +72,6 @@ def _completed(saved: dict[str, Any], methods: Sequence[Method]) -> dict[str, An
 
 
 def _difference(saved: Any, mine: Any) -> str:
-    """Where two descriptions differ first, in words."""
     names = [[m["name"] for m in d["methods"]] for d in (saved, mine)]
     if names[0] != names[1]:
         return f"{names[0]}, this objective is {names[1]}"

@@ -201,7 +201,7 @@ class Hold:
         if not self.state.mean:  # no entropy was seen: all rollouts are masked
             return
         if moved is not None and moved.stderr > 0:  # NaN of one rollout
-            self.state = self.law.moved(self.state, moved.change, moved.stderr)
+            self.state = self.state.measured(1, moved.change, moved.stderr**2)
         lasting = 1 - float(optimizer.param_groups[0]["betas"][0])
         self.state = self.law.stepped(self.state, norm, clip, lasting, updates)
 

@@ -49,7 +49,6 @@ class LogitStats(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
-        """One fold; the outputs are left as they are."""
         outputs, targets, head, moments = args
         z = _logits(outputs, head)
         forbidden = bool((z < LOWEST).any())
@@ -63,7 +62,6 @@ class LogitStats(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyrefly: ignore[bad-override]
-        """The gradient of the raw outputs."""
         once()
         outputs, targets, *kept = ctx.saved_tensors
         found = Sums(*kept)

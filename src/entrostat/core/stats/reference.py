@@ -73,7 +73,6 @@ def token_stats_from_logits(
 
 
 def check_logits(logits: Tensor, targets: Tensor, temperature: float) -> None:
-    """Refuse what cannot be meant: targets of another shape, a temperature of 0 or less."""
     if targets.shape != logits.shape[:-1]:
         raise ValueError(
             f"token_stats_from_logits: targets must be {list(logits.shape[:-1])} for logits "
