@@ -15,7 +15,7 @@ from entrostat.control import Multiplier, MultiplierState, Observation
 from entrostat.control import adamw as closed_form
 from entrostat.control import multiplier as module
 from entrostat.control.adamw import Coming, solve
-from entrostat.control.multiplier import Momentum, Response, lasting_part
+from entrostat.control.multiplier import Momentum, Response
 from entrostat.core.rollouts import standard_error
 from entrostat.trainers.hold import Hold, Moved, momentum, response, sample
 
@@ -247,7 +247,7 @@ def test_the_multiplier_by_hand():
     state = law.responds(state, Response(drift=-0.01, gain=0.02, norm=1.0), held)
     assert (state.drift, state.gain, state.slope) == pytest.approx((-0.012, 0.02, 1.0))
     # N = 2 iterations of 4 updates: W = 8 * .1 / 4 = .2; d = (.9 - 1) / 8
-    assert lasting_part(0.15, 0.1, 4) == pytest.approx(0.2)
+    assert Momentum(0.15, 0.1, 0.5).lasting_part(4) == pytest.approx(0.2)
     taken = 0.05 / 0.5 + (-0.1 / 8 + 0.01) / (0.2 * 0.02)
     after = law.decide(state, held, 4)
     assert after.value == pytest.approx(taken / 0.5)

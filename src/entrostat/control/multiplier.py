@@ -78,10 +78,9 @@ class Momentum:
     corrected: float  # 1 - beta1^t
     pace: float = 1.0  # the learning rate over that of the whole run, from 0 to 1
 
-
-def lasting_part(young: float, lasting: float, updates: int) -> float:
-    """W of equation (1), of so many updates an iteration; the others as of `Momentum`."""
-    return min(1.0, max(young, HORIZON * updates * lasting / DAMPING))
+    def lasting_part(self, updates: int) -> float:
+        """W of equation (1), of so many updates an iteration."""
+        return min(1.0, max(self.young, HORIZON * updates * self.lasting / DAMPING))
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ class Multiplier:
         """The state after `responds`, with the multiplier of the coming update by equation (1)."""
         inside = state.inside / momentum.corrected
         drift = state.drift + inside * state.gain
-        taken = max(lasting_part(momentum.young, momentum.lasting, updates) * state.gain, 1e-30)
+        taken = max(momentum.lasting_part(updates) * state.gain, 1e-30)
         low, high = self.ends(state, state.slope)
 
         def multiplier(wanted: float) -> float:
