@@ -125,14 +125,20 @@ def test_bare_name_is_the_papers_objective(name, ragged):
     )
 
 
-@pytest.mark.parametrize(("given", "low", "high"), [
-    ({}, 3e-4, 4e-4 * 1.01),
-    ({"low": 0.02, "high": 0.05, "high_min": 0.04, "high_max": 0.1}, 0.02, 0.05 * 1.01),
+@pytest.mark.parametrize(("names", "low", "high"), [
+    ("gspo_adapo", 3e-4, 4e-4 * 1.01),
+    (["gspo", "adapo"], 3e-4, 4e-4 * 1.01),
+    ([{"name": "gspo", "low": 0.02, "high": 0.03}, "adapo"], 0.02, 0.03 * 1.01),
+    (
+        [{"name": "gspo", "low": 0.02},
+         {"name": "adapo", "high": 0.05, "high_min": 0.04, "high_max": 0.1}],
+        0.02, 0.05 * 1.01,
+    ),
 ])  # fmt: skip
-def test_adapo_moves_gspos_clip(given, low, high, ragged):
+def test_adapo_moves_gspos_clip(names, low, high, ragged):
     """Entropy below the target opens the upper bound by 1.01 (REPO App. B)."""
     logits, batch = ragged
-    objective = es.make_objective("gspo_adapo", **given)
+    objective = es.make_objective(names)
     objective.observe(entropy=1.0)  # becomes the target
     objective.observe(entropy=0.9)
     printed = -j_gspo(batch(logits), leave_one_out, low, high)
@@ -149,6 +155,7 @@ def test_adapo_over_gspo_stays_in_a_range_as_wide_in_proportion_as_over_dapo():
         for _ in range(200):
             objective.observe(entropy=entropy)
         assert objective.metrics()["control/clip_high"] == pytest.approx(bound, rel=1e-12)
+    assert repr(es.make_objective(["gspo", "adapo"])) == repr(es.make_objective("gspo_adapo"))
 
 
 def test_gspo_repo_r_weighs_each_token_of_the_sequence_ratio(ragged):

@@ -16,7 +16,9 @@ from .controlled import Controlled
 from .lookup import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
+from .repo import Adapo
 from .schedules import schedule_of, scheduled
+from .surrogates import Gspo
 from .thermostat import HeldEntropy
 
 MethodSpec = str | Mapping[str, Any] | Sequence["str | Mapping[str, Any]"]
@@ -78,6 +80,7 @@ def resolve(
         _warn_of_other_bases(chain, base)
         chain.append((surrogate, built(surrogate, METHODS[surrogate], given)))
     chain.sort(key=lambda pair: pair[1].kind != "surrogate")
+    chain = _adapo_on_gspo(chain, dict(items))
     if advantage is not None:
         if advantage not in ESTIMATORS:
             raise ValueError(unknown("advantage estimator", advantage, ESTIMATORS))
@@ -99,6 +102,21 @@ def resolve(
         (estimators or [under.advantage])[0],
         aggregation or (aggregations or [under.aggregation])[0],
     )
+
+
+def _adapo_on_gspo(chain: Chain, given: Mapping[str, Mapping[str, Any]]) -> Chain:
+    """One surrogate for these two: ADAPO with GSPO's ratio and clip, in a range as wide for it."""
+    found = dict(chain)
+    gspo = found.get("gspo")
+    if "adapo" not in found or not isinstance(gspo, Gspo) or not (gspo.low and gspo.high):
+        return chain
+    width = gspo.high / Adapo.high
+    settings = {
+        "ratio": "sequence", "low": gspo.low, "high": gspo.high,
+        "high_min": width * Adapo.high_min, "high_max": width * Adapo.high_max,
+    }  # fmt: skip
+    found["adapo"] = built("adapo", Adapo, settings | dict(given.get("adapo", {})))
+    return [pair for pair in found.items() if pair[0] != "gspo"]
 
 
 def _base(methods: list[Method]) -> str:

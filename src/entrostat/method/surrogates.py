@@ -63,7 +63,7 @@ class Gspo(Ppo):
     ratio_kind: ClassVar[Ratio] = "sequence"
     alone: ClassVar[str] = (
         "gspo's ratio is one per sequence and leaves 1 by some 1e-4, so the clip of a token's "
-        "ratio would never act on it (ADAPO's, made for it, is `gspo_adapo`)"
+        "ratio would never act on it"
     )
 
 
