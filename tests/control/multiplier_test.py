@@ -15,7 +15,7 @@ from entrostat.control import Multiplier, MultiplierState, Observation
 from entrostat.control import adamw as closed_form
 from entrostat.control import multiplier as module
 from entrostat.control.adamw import Coming, solve
-from entrostat.control.multiplier import Momentum, Response, lasting_part
+from entrostat.control.multiplier import Momentum, Response
 from entrostat.core.rollouts import standard_error
 from entrostat.trainers.hold import Hold, Moved, momentum, response, sample
 
@@ -231,11 +231,11 @@ def test_the_filter_is_the_exact_posterior():
 def test_what_became_of_the_same_tokens_corrects_entropy_and_bias():
     law = Multiplier("1x")
     state = law.foretell(law.observe(law.init(), Observation(1.0, stderr=0.05)), 0.0, 2)
-    seen = law.moved(state, -0.2, 1e-6)  # nearly exact
+    seen = state.measured(1, -0.2, 1e-12)  # nearly exact
     assert seen.mean[1] == pytest.approx(-0.2, rel=1e-3)
     assert seen.mean[0] == pytest.approx(0.8, rel=1e-2)  # D and H wander together
     assert seen.bias < 0
-    assert law.moved(state, -0.2, 1e6).mean == pytest.approx(state.mean, abs=1e-9)
+    assert state.measured(1, -0.2, 1e12).mean == pytest.approx(state.mean, abs=1e-9)
 
 
 def test_the_multiplier_by_hand():
@@ -247,7 +247,7 @@ def test_the_multiplier_by_hand():
     state = law.responds(state, Response(drift=-0.01, gain=0.02, norm=1.0), held)
     assert (state.drift, state.gain, state.slope) == pytest.approx((-0.012, 0.02, 1.0))
     # N = 2 iterations of 4 updates: W = 8 * .1 / 4 = .2; d = (.9 - 1) / 8
-    assert lasting_part(0.15, 0.1, 4) == pytest.approx(0.2)
+    assert Momentum(0.15, 0.1, 0.5).lasting_part(4) == pytest.approx(0.2)
     taken = 0.05 / 0.5 + (-0.1 / 8 + 0.01) / (0.2 * 0.02)
     after = law.decide(state, held, 4)
     assert after.value == pytest.approx(taken / 0.5)

@@ -1,4 +1,4 @@
-"""How the thermostat comes nearer to a target far away, and which knobs held a share."""
+"""How the thermostat comes nearer to a target far away."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from entrostat.control import thermostat
 from entrostat.control.kalman_bank import begin
-from entrostat.method.thermostat import able
 
 
 @pytest.mark.parametrize(
@@ -37,18 +36,3 @@ def test_a_target_far_away_is_come_nearer_to(
     bank = begin(*map(np.asarray, (1.0, 1.0, 0.5)))  # entropy, the first entropy, the knob
     thermostat.steer(bank, np.full(4, goal))
     assert asked[0].tolist() == pytest.approx(path)
-
-
-@pytest.mark.parametrize(
-    ("share", "knob", "names"),
-    [
-        # docs/thermostat_record.md: entropy_coef .5 to 1.25, zeta and balance .5 to .75, zeta_d .75
-        (0.75, "zeta", ["entropy_coef", "balance", "zeta_d"]),
-        (0.5, "entropy_coef", ["zeta", "balance"]),
-        (1.25, "zeta", ["entropy_coef"]),
-        (1.25, "entropy_coef", []),
-        (0.25, "zeta", []),
-    ],
-)
-def test_knobs_that_held_a_share(share: float, knob: str, names: list[str]) -> None:
-    assert able(share, knob) == names

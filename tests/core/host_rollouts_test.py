@@ -244,7 +244,7 @@ def test_rollouts_are_its_parts_in_their_order(method) -> None:
     figures = figures_of(batch)
     other.observe(
         entropy=figures["entropy/exact"], nll=figures["entropy/nll"], progress=0.0,
-        perplexity=figures["entropy/perplexity"], stderr=figures["entropy/stderr"],
+        stderr=figures["entropy/stderr"],
     )  # fmt: skip
     graded = other.compute_advantages(batch)
     wanted = other.prepare(graded)

@@ -1037,7 +1037,7 @@ def test_tangents_of_token_stats(monkeypatch, settings, names):
     problem = Problem(1, N=7, V=11, D=3)
     got = []
     for logits in (2**22, 3 * 11, 1):  # held at once: all of them, of 3 rows, of 1
-        monkeypatch.setattr("entrostat.core.stats.forward_mode.LOGITS", logits)
+        monkeypatch.setattr("entrostat.core.stats.reference.LOGITS", logits)
         got.append(problem.forward(names, **settings))
     leaves = leaves_of(problem.values)
     found = es.token_stats(
@@ -1096,7 +1096,7 @@ def test_no_shape_of_a_placeholder_is_worked_out_in_python(monkeypatch):
 
 @pytest.mark.parametrize("implementation", ["auto", "plain", "tiled"])
 def test_ignored_targets_have_tangent_zero(monkeypatch, implementation):
-    monkeypatch.setattr("entrostat.core.stats.forward_mode.LOGITS", 22)
+    monkeypatch.setattr("entrostat.core.stats.reference.LOGITS", 22)
     problem = Problem(2, N=6, V=11, D=3)
     values, tangents = problem.forward(("hidden", "weight"))
     targets = problem.targets.clone()
@@ -1166,7 +1166,7 @@ def test_tangents_over_a_large_vocabulary():
 
 
 def test_no_tensor_of_the_size_of_the_logits(monkeypatch):
-    monkeypatch.setattr("entrostat.core.stats.forward_mode.LOGITS", 3000)
+    monkeypatch.setattr("entrostat.core.stats.reference.LOGITS", 3000)
     sizes = []
 
     class Watch(TorchDispatchMode):

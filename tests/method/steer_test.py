@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import entrostat as es
 from builders import f64, refused, seed
-from entrostat.method.quadrant import in_quadrant
+from entrostat.method.steer import in_quadrant
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan

@@ -19,23 +19,14 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class Forecast:
-    """When entropy will leave its band.
+    """When entropy will leave its band."""
 
-    Attributes:
-        low: the band's lower end, nats.
-        high: its upper end; infinity where it is open.
-        probability: that entropy is outside at some time in the next 60 iterations.
-        left: iterations until then, in the middle of what may come; None beyond 200.
-        early: where an 80% interval of `left` begins.
-        late: where it ends.
-    """
-
-    low: float
-    high: float
-    probability: float
-    left: int | None
-    early: int | None
-    late: int | None
+    low: float  # the band's lower end, nats
+    high: float  # its upper end; infinity where it is open
+    probability: float  # that entropy is outside at some time in the next 60 iterations
+    left: int | None  # iterations until then, in the middle of what may come; None beyond 200
+    early: int | None  # where an 80% interval of `left` begins
+    late: int | None  # where it ends
 
     def __str__(self) -> str:
         band = f"[{self.low:.3g}, {self.high:.3g}]"
@@ -63,9 +54,6 @@ class Alarm:
         target: what a controller is to hold now, nats; None without one.
         recent: the last three entropies, nats.
         row: iterations in a row in which the forecast was bad.
-
-    Raises:
-        ValueError: an end of the band cannot be read, or is a schedule; low is not below high.
 
     Example:
         >>> alarm = Alarm()

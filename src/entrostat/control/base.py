@@ -9,32 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Observation:
-    """What an iteration shows, before any of its updates.
+    """What an iteration shows, before any of its updates; None is what the host does not give."""
 
-    Attributes:
-        entropy: masked mean of the exact entropy over the full rollout batch, nats.
-        nll: masked mean of -lp0 over the same tokens, nats; None where the host does not give it.
-        perplexity: mean over responses of exp(their mean -lp0); None where the host does not give
-            it.
-        progress: 0 at the first iteration of the run, 1 at the last; None where unknown.
-        stderr: standard error of `entropy` between prompts, nats; None where unknown.
-        response_mean: mean over responses of the mean entropy of their tokens, nats; None where the
-            host does not give it.
-    """
-
-    entropy: float
-    nll: float | None = None
-    progress: float | None = None
-    perplexity: float | None = None
-    stderr: float | None = None
+    entropy: float  # masked mean of the exact entropy over the full rollout batch, nats
+    nll: float | None = None  # masked mean of -lp0 over the same tokens, nats
+    progress: float | None = None  # 0 at the first iteration of the run, 1 at the last
+    stderr: float | None = None  # standard error of `entropy` between prompts, nats
+    # mean over responses of the mean entropy of their tokens, nats
     response_mean: float | None = None
 
     def need(self, name: str, who: str) -> float:
-        """The signal `name`, which `who` cannot do without.
-
-        Raises:
-            ValueError: it was not given.
-        """
+        """The signal `name`; a ValueError that begins with `who` where it was not given."""
         value = getattr(self, name)
         if value is None:
             raise ValueError(
@@ -64,14 +49,9 @@ class ControlState:
 
 
 def at_limit(values: Sequence[float], limit: float) -> int | None:
-    """How often a coefficient was at a limit, of either sign, where it spent its end there.
+    """Iterations at a limit, of either sign, if more than half of the second half's are; else None.
 
-    Args:
-        values: the coefficient, one per iteration.
-        limit: the end of its range.
-
-    Returns:
-        Iterations at the limit, if more than half of the second half's are; else None.
+    `values` are the coefficient's, one per iteration.
     """
     there = [abs(value) == abs(limit) for value in values]
     half = there[len(there) // 2 :]

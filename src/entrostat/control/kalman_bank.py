@@ -55,30 +55,18 @@ PRIOR = _PRIOR - np.logaddexp.reduce(_PRIOR)
 
 @dataclass(frozen=True, eq=False)
 class Bank:
-    """What is known after some iterations. M candidates; leading dimensions are banks.
+    """What is known after some iterations. M candidates; leading dimensions are banks."""
 
-    Attributes:
-        scale: [...] the first entropy, the unit of gains.
-        level, drift: [..., M] H and d.
-        squares: [..., M] sum of the squared errors, each over its variance in units of s^2.
-        weight: [..., M] log of the candidates' probabilities.
-        acting: [..., M] v.
-        covariance: [3, M] of H, of H with d and of d, in units of s^2.
-        belief: how many observations s rests on.
-        start: [...] the knob at first, 0 to 1.
-        inputs: [..., MEMORY] the knob in the last iterations less `start`, newest first.
-    """
-
-    scale: Array
-    level: Array
-    drift: Array
-    squares: Array
-    weight: Array
-    acting: Array
-    covariance: Array
-    belief: float
-    start: Array
-    inputs: Array
+    scale: Array  # [...] the first entropy, the unit of gains
+    level: Array  # [..., M] H
+    drift: Array  # [..., M] d
+    squares: Array  # [..., M] sum of the squared errors, each over its variance in units of s^2
+    weight: Array  # [..., M] log of the candidates' probabilities
+    acting: Array  # [..., M] v
+    covariance: Array  # [3, M] of H, of H with d and of d, in units of s^2
+    belief: float  # how many observations s rests on
+    start: Array  # [...] the knob at first, 0 to 1
+    inputs: Array  # [..., MEMORY] the knob in the last iterations less `start`, newest first
 
     @property
     def knob(self) -> Array:

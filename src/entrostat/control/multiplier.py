@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base import ControlState, Observation
-from .target import Target, TargetSpec, parse_target
+from .target import TargetSpec, parse_target
 
 Array = NDArray[np.float64]
 
@@ -61,93 +61,50 @@ SLOW = 0.8  # memory, an update, of the gradient's norm and of its clipping
 
 @dataclass(frozen=True)
 class Response:
-    """How entropy answers to the coming update, from its gradient h on some rollouts.
+    """How entropy answers to the coming update, from its gradient h on some rollouts."""
 
-    Attributes:
-        drift: A, nats an update.
-        gain: B, nats an update and unit of the multiplier.
-        norm: of h.
-    """
-
-    drift: float
-    gain: float
-    norm: float
+    drift: float  # A, nats an update
+    gain: float  # B, nats an update and unit of the multiplier
+    norm: float  # of h
 
 
 @dataclass(frozen=True)
 class Momentum:
-    """How far an optimizer's momentum has come.
+    """How far an optimizer's momentum has come, after t updates."""
 
-    Attributes:
-        young: w, the part of the next update that its own gradient has: (1 - beta1) / (1 -
-            beta1^(t + 1)) after t updates.
-        lasting: 1 - beta1.
-        corrected: 1 - beta1^t.
-        pace: the learning rate over that of the whole run, from 0 to 1.
-    """
-
+    # w, the part of the next update that its own gradient has: (1 - beta1) / (1 - beta1^(t + 1))
     young: float
-    lasting: float
-    corrected: float
-    pace: float = 1.0
+    lasting: float  # 1 - beta1
+    corrected: float  # 1 - beta1^t
+    pace: float = 1.0  # the learning rate over that of the whole run, from 0 to 1
 
-
-def lasting_part(young: float, lasting: float, updates: int) -> float:
-    """W of equation (1).
-
-    Args:
-        young: the part of the next update that its own gradient has.
-        lasting: 1 - beta1.
-        updates: of an iteration.
-    """
-    return min(1.0, max(young, HORIZON * updates * lasting / DAMPING))
+    def lasting_part(self, updates: int) -> float:
+        """W of equation (1), of so many updates an iteration."""
+        return min(1.0, max(self.young, HORIZON * updates * self.lasting / DAMPING))
 
 
 @dataclass(frozen=True)
 class MultiplierState(ControlState):
-    """The multiplier now, and what the filter knows.
+    """The multiplier c now (`value`), and what the filter knows; entropies are in nats."""
 
-    Attributes:
-        value: the multiplier c.
-        target: what is to be held now, nats; None until the first entropy was seen.
-        first: the first entropy seen.
-        mean: [4] of H, D and the two parts of the bias, nats.
-        covariance: [16] of these.
-        noise: standard error of an iteration's entropy over that entropy.
-        seen: iterations.
-        last: the last entropy seen, nats.
-        coming: change of entropy that is foretold of the coming update, nats.
-        foretold: the same of this iteration's updates so far.
-        promised: the same of the last iteration's updates.
-        realised: what came: the last entropy seen less the one before it.
-        inside: the multiplier that AdamW's momentum holds, before its bias correction.
-        drift: A - C B, nats an update: what entropy does without the multiplier.
-        gain: B, nats an update and unit of the multiplier.
-        slope: norm of h.
-        clipping: what clipping leaves of a gradient, from 0 to 1.
-        norm: of the gradient.
-        share: norm of the bonus' gradient over that of the whole, of the last update.
-        bound: whether that was at its largest.
-    """
-
-    first: float | None = None
-    mean: tuple[float, ...] = ()
-    covariance: tuple[float, ...] = ()
-    noise: float = 0.0
-    seen: int = 0
-    last: float | None = None
-    coming: float = 0.0
-    foretold: float = 0.0
-    promised: float = 0.0
-    realised: float = 0.0
-    inside: float = 0.0
-    drift: float = 0.0
-    gain: float = 0.0
-    slope: float = 0.0
-    clipping: float = 1.0
-    norm: float = 0.0
-    share: float = 0.0
-    bound: bool = False
+    first: float | None = None  # the first entropy seen
+    mean: tuple[float, ...] = ()  # [4] of H, D and the two parts of the bias
+    covariance: tuple[float, ...] = ()  # [16] of these
+    noise: float = 0.0  # standard error of an iteration's entropy over that entropy
+    seen: int = 0  # iterations
+    last: float | None = None  # the last entropy seen
+    coming: float = 0.0  # change of entropy that is foretold of the coming update
+    foretold: float = 0.0  # the same of this iteration's updates so far
+    promised: float = 0.0  # the same of the last iteration's updates
+    realised: float = 0.0  # what came: the last entropy seen less the one before it
+    inside: float = 0.0  # the multiplier that AdamW's momentum holds, before its bias correction
+    drift: float = 0.0  # A - C B, an update: what entropy does without the multiplier
+    gain: float = 0.0  # B, nats an update and unit of the multiplier
+    slope: float = 0.0  # norm of h
+    clipping: float = 1.0  # what clipping leaves of a gradient, from 0 to 1
+    norm: float = 0.0  # of the gradient
+    share: float = 0.0  # norm of the bonus' gradient over that of the whole, of the last update
+    bound: bool = False  # whether that was at its largest
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MultiplierState:
@@ -162,8 +119,7 @@ class MultiplierState(ControlState):
     def stderr(self) -> float:
         """Standard error of an iteration's entropy, nats.
 
-        It is that of the entropy expected: a high one, whose error is large too, must not count for
-        less.
+        Of the entropy expected: a high one, whose error is large too, must not count for less.
         """
         level = self.mean[0] if self.mean else self.last or 0.0
         return max(self.noise * level, 1e-3 * self.scale)
@@ -182,7 +138,11 @@ class MultiplierState(ControlState):
         return np.array(self.mean), np.array(self.covariance).reshape(4, 4)
 
     def measured(self, place: int, value: float, variance: float) -> MultiplierState:
-        """The filter after a measurement of H (0) or D (1)."""
+        """The filter after a measurement, in nats and nats^2, of H (0) or of D (1).
+
+        D is measured on some of the iteration's tokens: their mean entropy now less that before
+        its updates.
+        """
         x, P = self._known()
         gain = P[place] / (P[place, place] + variance)
         return self._filtered(x + gain * (value - x[place]), P - np.outer(gain, P[place]))
@@ -203,21 +163,13 @@ class Multiplier:
     def __post_init__(self) -> None:
         parse_target(self.target)
 
-    @property
-    def wanted(self) -> Target:
-        return parse_target(self.target)
-
     def init(self) -> MultiplierState:
-        return MultiplierState(0.0, self.wanted.fixed)
+        return MultiplierState(0.0, parse_target(self.target).fixed)
 
     def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
-        """The state after an iteration's entropy, before its updates.
-
-        Raises:
-            ValueError: the target needs a progress that the host does not report.
-        """
         first = seen.entropy if state.first is None else state.first
-        state = replace(state, target=self.wanted.at(seen.progress, first), first=first)
+        target = parse_target(self.target).at(seen.progress, first)
+        state = replace(state, target=target, first=first)
         n, noise = min(state.seen, POOL), state.noise
         if seen.stderr is not None and seen.entropy > 0:
             relative = seen.stderr / seen.entropy
@@ -236,14 +188,6 @@ class Multiplier:
         Q = np.diag([0.0, 0.0, *(RESTLESS * state.scale)]) ** 2
         return state._filtered(F @ x, F @ P @ F + Q)
 
-    def moved(self, state: MultiplierState, change: float, stderr: float) -> MultiplierState:
-        """The state after the entropy of the same tokens was measured again, during the updates.
-
-        `change` is the mean entropy of some of the iteration's tokens now less that before the
-        iteration's updates, nats; `stderr` its standard error.
-        """
-        return state.measured(1, change, stderr**2)
-
     def responds(
         self, state: MultiplierState, response: Response, momentum: Momentum
     ) -> MultiplierState:
@@ -255,7 +199,7 @@ class Multiplier:
         """The state after `responds`, with the multiplier of the coming update by equation (1)."""
         inside = state.inside / momentum.corrected
         drift = state.drift + inside * state.gain
-        taken = max(lasting_part(momentum.young, momentum.lasting, updates) * state.gain, 1e-30)
+        taken = max(momentum.lasting_part(updates) * state.gain, 1e-30)
         low, high = self.ends(state, state.slope)
 
         def multiplier(wanted: float) -> float:
@@ -341,14 +285,7 @@ class Multiplier:
         )
 
     def figures(self, state: MultiplierState) -> dict[str, float]:
-        """What is known when an iteration begins, to log.
-
-        `foretold`, `realised`: change of entropy by the updates of the iteration before, nats;
-        `bias`: change of an iteration that first order does not explain, nats; `level`: the
-        entropy, filtered, nats; `stderr`: standard error of the measured entropy, nats; `share`:
-        norm of the bonus' gradient over that of the whole, in the last update; `bound`: 1 where
-        that is at its largest.
-        """
+        """What is known when an iteration begins, to log as `thermostat/...` (docs/metrics.md)."""
         if not state.mean:
             return {}
         return {

@@ -36,10 +36,6 @@ class Multiplicative:
         immediate  at once, so that the sign is that of target - entropy after every step
 
     `factor=2` is REPO's doubling controller, `factor=1.01` ADAPO's.
-
-    Raises:
-        ValueError: unless 0 <= low <= high, factor > 1 and target >= 0; bidirectional
-            needs low > 0, one-sided a start >= 0; flip is neither word.
     """
 
     start: float
@@ -52,10 +48,6 @@ class Multiplicative:
 
     def __post_init__(self) -> None:
         _check(self.start, self.low, self.high, self.target)
-        if self.flip not in ("gradual", "immediate"):
-            raise ValueError(
-                f"controller: flip must be 'gradual' or 'immediate', got {self.flip!r}"
-            )
         if not (math.isfinite(self.factor) and self.factor > 1):
             raise ValueError(f"controller: factor must be above 1, got {self.factor}")
         if self.bidirectional and self.low <= 0:
@@ -86,9 +78,6 @@ class Additive:
 
     `rises="below"`: c + delta if entropy < target, else c - delta (adaptive entropy coefficient).
     `rises="above"`: c + delta if entropy > target, else c - delta (positive-advantage weight).
-
-    Raises:
-        ValueError: unless 0 <= low <= high, delta > 0 and target >= 0.
     """
 
     start: float
@@ -102,8 +91,6 @@ class Additive:
         _check(self.start, self.low, self.high, self.target)
         if not (math.isfinite(self.delta) and self.delta > 0):
             raise ValueError(f"controller: delta must be above 0, got {self.delta}")
-        if self.rises not in ("below", "above"):
-            raise ValueError(f"controller: rises must be 'below' or 'above', got {self.rises!r}")
 
     def init(self) -> ControlState:
         return ControlState(self.start, parse_target(self.target).fixed)
@@ -130,9 +117,6 @@ class ProportionalIntegral:
     the coefficient stands at the end of [low, high] that e pushes towards (anti-windup); c =
     clip(kp e + i, low, high). Gains are in units of the coefficient: those that hold REPO-R's zeta
     on one language model are wrong for another coefficient.
-
-    Raises:
-        ValueError: unless low <= 0 <= high, the gains are at least 0 and the target can be read.
     """
 
     low: float

@@ -33,17 +33,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Target:
-    """What to hold, at every time of a run.
+    """What to hold, at every time of a run."""
 
-    Attributes:
-        times: 0 at the first iteration, 1 at the last, rising; one for each level.
-        levels: what to hold then; between them it is interpolated.
-        smooth: by half a cosine, not linearly.
-    """
-
-    times: tuple[float, ...]
-    levels: tuple[Level, ...]
-    smooth: bool = False
+    times: tuple[float, ...]  # 0 at the first iteration, 1 at the last, rising; one for each level
+    levels: tuple[Level, ...]  # what to hold then; between them it is interpolated
+    smooth: bool = False  # by half a cosine, not linearly
 
     @property
     def constant(self) -> bool:
@@ -56,14 +50,9 @@ class Target:
         return only.value if self.constant and not only.relative else None
 
     def at(self, progress: float | None, first: float) -> float:
-        """What to hold at a time.
+        """What to hold at a time, where the first iteration's entropy was `first`, nats.
 
-        Args:
-            progress: 0 at the first iteration, 1 at the last; before and after it stays.
-            first: the entropy at the first iteration.
-
-        Raises:
-            ValueError: a schedule without a progress.
+        `progress` is 0 at the first iteration, 1 at the last; before and after it stays.
         """
         values = [level.of(first) for level in self.levels]
         if self.constant:
@@ -87,9 +76,7 @@ class Target:
 def parse_target(spec: TargetSpec, who: str = "controller") -> Target:
     """Read a target as a user writes it; None is the first iteration's own, `1x`.
 
-    Raises:
-        ValueError: the target has another form, a level is negative or not a number, or times do
-            not rise. The message begins with `who`.
+    An error's message begins with `who`.
     """
     try:
         if is_schedule(spec):
@@ -104,12 +91,7 @@ def is_schedule(value: Any) -> bool:
 
 
 def parse_schedule(text: str, level: Callable[[str], Level]) -> Target:
-    """A schedule as a user writes it, its levels read by `level`.
-
-    Raises:
-        ValueError: the text is not a schedule, a level cannot be read, or times do not rise from 0
-            to 1.
-    """
+    """A schedule as a user writes it, its levels read by `level`; a ValueError where it is none."""
     kind, *words = text.split()
     if kind == "points":
         pairs = [word.partition(":")[::2] for word in words]
@@ -123,11 +105,7 @@ def parse_schedule(text: str, level: Callable[[str], Level]) -> Target:
 
 
 def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
-    """A target in nats or as a share, read: what the papers' own controllers take.
-
-    Raises:
-        ValueError: the target cannot be read or is a schedule. The message begins with `who`.
-    """
+    """`parse_target` without schedules: what the papers' own controllers take."""
     try:
         return Target((0.0,), (_level("1x" if spec is None else spec),))
     except (TypeError, ValueError):
@@ -137,10 +115,7 @@ def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
 
 
 def held_target(spec: TargetSpec, known: float | None, entropy: float) -> float:
-    """The target of a controller without schedules; the first entropy that it sees decides shares.
-
-    `known` is the target so far; None before an entropy was seen.
-    """
+    """The target of a controller without schedules: `known`, or by the first entropy it sees."""
     return parse_target(spec).at(None, entropy) if known is None else known
 
 

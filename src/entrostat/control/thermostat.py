@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .base import ControlState, Observation
+from .base import ControlState
 from .kalman_bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
-from .target import Target, TargetSpec, parse_target
+from .target import TargetSpec, parse_target
 
 # one set for every knob and policy: chosen on made-up plants (docs/thermostat_record.md)
 HORIZON = 4  # iterations ahead that a move is judged by
@@ -25,14 +25,7 @@ APPROACH, SHARE = 0.05, 8  # a target far away is come nearer to, an iteration, 
 
 @dataclass(frozen=True)
 class Range:
-    """Where a coefficient may be, as a position from 0, where it lowers entropy most, to 1.
-
-    Attributes:
-        low, high: its ends; a larger value raises entropy.
-
-    Raises:
-        ValueError: low is not below high.
-    """
+    """Where a coefficient may be, as a position from 0, where it lowers entropy most, to 1."""
 
     low: float
     high: float
@@ -54,21 +47,12 @@ class Range:
 
 @dataclass(frozen=True)
 class ThermostatState(ControlState):
-    """The knob now, what it steers to, and all that was learnt.
+    """The knob now (`value`), what it steers to, and all that was learnt."""
 
-    Attributes:
-        value: the knob.
-        target: what is to be held now, nats; None until the first update.
-        first: the first entropy seen.
-        progress: the last progress seen, 0 to 1.
-        bank: what the knob does; None until the first update.
-        wish: by how much more than its range the knob would move, in shares of the range; 0 where
-            it is free.
-    """
-
-    first: float | None = None
-    progress: float | None = None
-    bank: Bank | None = None
+    first: float | None = None  # the first entropy seen
+    progress: float | None = None  # the last progress seen, 0 to 1
+    bank: Bank | None = None  # what the knob does; None until the first update
+    # by how much more than its range the knob would move, in shares of the range
     wish: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,9 +97,6 @@ class Thermostat:
         start: the knob at first.
         range: where it may be, and which way along it entropy rises.
         target: what to hold (`entrostat.control.target`); None takes the first entropy.
-
-    Raises:
-        ValueError: start is not in the range, or the target cannot be read.
     """
 
     start: float
@@ -128,20 +109,8 @@ class Thermostat:
             raise ValueError(f"controller: start must be in [{low:g}, {high:g}], got {self.start}")
         parse_target(self.target)
 
-    @property
-    def wanted(self) -> Target:
-        return parse_target(self.target)
-
     def init(self) -> ThermostatState:
-        return ThermostatState(self.start, self.wanted.fixed)
-
-    def observe(self, state: ThermostatState, seen: Observation) -> ThermostatState:
-        """The state after an iteration that showed this.
-
-        Raises:
-            ValueError: the target needs a progress that the host does not report.
-        """
-        return self.update(state, seen.entropy, seen.progress)
+        return ThermostatState(self.start, parse_target(self.target).fixed)
 
     def update(
         self, state: ThermostatState, entropy: float, progress: float | None = None
@@ -165,13 +134,7 @@ class Thermostat:
         )  # fmt: skip
 
     def figures(self, state: ThermostatState) -> dict[str, float]:
-        """What was learnt, to log.
-
-        `gain`: change of entropy an iteration by the whole range of the knob, nats; `drift`: change
-        of entropy in the coming iteration if the knob stayed, nats; `noise`: standard deviation of
-        a measured entropy, nats; `saturated`: 1 or -1 where the knob is at the end of its range
-        that raises or lowers entropy and would go on.
-        """
+        """What was learnt, to log as `thermostat/...` (docs/metrics.md)."""
         if state.bank is None:
             return {}
         bank = state.bank
@@ -182,7 +145,7 @@ class Thermostat:
 
     def _goal(self, first: float, last: float | None, progress: float | None) -> Array:
         """[1 + HORIZON]: the target now and before the iterations ahead."""
-        target = self.wanted
+        target = parse_target(self.target)
         if target.constant or progress is None:
             return np.full(1 + HORIZON, target.at(progress, first))
         step = 0.0 if last is None else progress - last

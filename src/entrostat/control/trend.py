@@ -38,28 +38,22 @@ _GRID = np.array(list(itertools.product(WANDER, BEND, DYING)))
 class Trend:
     """What the entropies so far say of those to come; a new one with each (`seen`).
 
-    Attributes:
-        count: iterations seen.
-        first: the first entropy, nats; 0 before one was seen.
-        mean: [36, 2] level and slope of each filter.
-        cov: [36, 2, 2] their covariance, over the variance of e.
-        shape: of the variance of e, inverse-gamma: half the observations that it is worth.
-        scale: [36] likewise, half the sum of squares.
-        weight: [36] logarithm of each filter's weight.
+    The variance of e is inverse-gamma: `shape` is half the observations that it is worth, `scale`
+    [36] half the sum of squares.
     """
 
-    count: int = 0
-    first: float = 0.0
+    count: int = 0  # iterations seen
+    first: float = 0.0  # the first entropy, nats; 0 before one was seen
+    # [36, 2] level and slope of each filter, [36, 2, 2] their covariance over the variance of e
     mean: Array = field(default_factory=lambda: np.zeros((len(_GRID), 2)))
     cov: Array = field(default_factory=lambda: np.tile(np.diag([1e6, 4.0]), (len(_GRID), 1, 1)))
     shape: float = WORTH / 2
     scale: Array = field(default_factory=lambda: np.full(len(_GRID), WORTH / 2 * NOISE**2))
+    # [36] logarithm of each filter's weight
     weight: Array = field(default_factory=lambda: np.zeros(len(_GRID)))
 
     def seen(self, entropy: float) -> Trend:
-        """The trend after one more entropy, nats; one not finite, or below 0, teaches nothing."""
-        if not math.isfinite(entropy) or entropy < 0:
-            return self
+        """The trend after one more entropy, nats, which is finite and at least 0."""
         first = self.first if self.count else max(entropy, 1e-6)
         mean, cov = (self.mean, self.cov) if self.count == 0 else _ahead(self.mean, self.cov)
         spread = cov[:, 0, 0] + 1.0
@@ -130,7 +124,6 @@ def _z(entropy: float, first: float) -> float:
 
 
 def _ahead(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """One iteration of model (1) for every filter."""
     wander, bend, phi = _GRID.T
     slope = phi * mean[:, 1]
     level = mean[:, 0] + slope

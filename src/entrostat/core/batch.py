@@ -102,7 +102,6 @@ class TokenBatch:
             self._admit(part.name)
 
     def _admit(self, name: str) -> None:
-        """Check one field's shape and blank its masked entries."""
         value = getattr(self, name)
         if value is None or name in ("mask", "ranks", "reward_weights"):
             return

@@ -102,11 +102,7 @@ class Chain:
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
-        """Refuse several updates per rollout batch where a method is sound with one only.
-
-        Raises:
-            ValueError: names the method.
-        """
+        """Refuse several updates per rollout batch where a method is sound with one only."""
         culprits = [f"`{name}`" for name, method, _ in self.chain() if method.on_policy]
         if updates > 1 and culprits:
             raise ValueError(
@@ -139,7 +135,6 @@ class Chain:
         entropy: float,
         nll: float | None = None,
         progress: float | None = None,
-        perplexity: float | None = None,
         stderr: float | None = None,
         response_mean: float | None = None,
     ) -> None:
@@ -149,14 +144,12 @@ class Chain:
             entropy: masked mean of the exact entropy over the full rollout batch, nats.
             nll: masked mean of -lp0 over the same tokens, nats.
             progress: 0 at the first iteration of the run, 1 at the last.
-            perplexity: mean over responses of exp(their mean -lp0).
             stderr: standard error of `entropy` between prompts, nats; NaN or None where unknown.
             response_mean: mean over responses of the mean entropy of their tokens, nats.
         """
         given = {
-            "entropy": entropy, "nll": nll, "progress": progress, "perplexity": perplexity,
+            "entropy": entropy, "nll": nll, "progress": progress, "response_mean": response_mean,
             "stderr": None if stderr is not None and math.isnan(stderr) else stderr,
-            "response_mean": response_mean,
         }  # fmt: skip
         seen = Observation(**{name: float(x) for name, x in given.items() if x is not None})
         for name, value in vars(seen).items():
@@ -165,20 +158,11 @@ class Chain:
         if seen.progress is not None and not 0 <= seen.progress <= 1:
             raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
         if any(method.schedules for method in self.methods):
-            self._move(seen.progress)
+            self._at(seen.need("progress", "Objective.observe: a schedule"))
+            for i, method in enumerate(self.methods):
+                if method.schedules and isinstance(method, Controlled):
+                    self.states[i] = method.init()  # a fixed coefficient
         self.states = [method.observe(state, seen) for _, method, state in self.chain()]
-
-    def _move(self, progress: float | None) -> None:
-        """Scheduled parameters as they are at this time of the run."""
-        if progress is None:
-            raise ValueError(
-                "Objective.observe: a schedule needs `progress`, which this trainer does not "
-                "report; pass it: observe(entropy=..., progress=...)"
-            )
-        self._at(progress)
-        for i, method in enumerate(self.methods):
-            if method.schedules and isinstance(method, Controlled):
-                self.states[i] = method.init()  # a fixed coefficient
 
     def _at(self, progress: float) -> None:
         self._progress = progress
@@ -192,7 +176,7 @@ class Chain:
         """
         if figures.get("rollout/tokens") == 0 or math.isnan(figures["entropy/exact"]):
             return
-        names = ("nll", "perplexity", "stderr", "response_mean")
+        names = ("nll", "stderr", "response_mean")
         signals = {name: figures.get(f"entropy/{name}") for name in names}
         self.observe(entropy=figures["entropy/exact"], progress=progress, **signals)
 

@@ -53,12 +53,8 @@ def exponent(top: float) -> int:
 def units(values: Tensor, e: int, bits: int) -> list[int]:
     """The sum of values [n], in units of 2^(e - bits), 2^(e - 2 bits), ...
 
-    As many units as keep 14 bits more than the dtype has of a value near 2^e.
-
-    Args:
-        values: float32 or float64, |value| < 2^e.
-        e: of the whole that the sum is part of.
-        bits: of a unit, at most 51; n 2^bits has to fit into 62.
+    Values are float32 or float64, of magnitudes below 2^e; as many units as keep 14 bits more than
+    the dtype has of one near 2^e. `bits` are at most 51, and n 2^bits has to fit into 62.
     """
     anchors = [math.ldexp(1.5, e + 52 - bits * (i + 1)) for i in range(_limbs(values.dtype, bits))]
     counts, flat = [0] * len(anchors), values.reshape(-1)
@@ -142,7 +138,6 @@ def keys(values: Array) -> Array:
 
 
 def from_key(key: int, dtype: np.dtype) -> float | int:
-    """The value of this dtype whose key it is."""
     if dtype.kind == "u":
         return key
     sign = 1 << (8 * dtype.itemsize - 1)
@@ -156,11 +151,7 @@ def from_key(key: int, dtype: np.dtype) -> float | int:
 def hashes(seed: int, rollout: Array, row: Array, column: Array) -> Array:
     """[n] uint64, uniform, one per token: SplitMix64's stream of its rollout, at its position.
 
-    Args:
-        seed: of all, at most 64 bits.
-        rollout: [B] int64, identities.
-        row: [n] int64, which rollout.
-        column: [n] int64, position.
+    Of a seed of at most 64 bits, identities `rollout` [B], rows and columns [n], int64 each.
     """
     streams = _mixed((rollout + 1).view(np.uint64) * _GAMMA + np.uint64(seed))
     z = (column + 1).view(np.uint64)

@@ -37,15 +37,10 @@ _DIGIT = 11  # bits; 2048 counts a round
 
 
 class Communicator:
-    """How the numbers of several processes meet. Here there is one; process_ranks.py has more.
+    """How the numbers of several processes meet. Here there is one; process_ranks.py has more."""
 
-    Attributes:
-        rank: this process, from 0.
-        world: how many there are.
-    """
-
-    rank: int = 0
-    world: int = 1
+    rank: int = 0  # this process
+    world: int = 1  # how many there are
 
     def sum(self, numbers: Array) -> Array:
         """[n] int64 -> their sums over all ranks."""
@@ -337,6 +332,4 @@ def _from_bits(bits: Tensor, dtype: torch.dtype) -> Tensor:
     return (bits.view(torch.float64) if dtype.is_floating_point else bits).to(dtype)
 
 
-Ranks, Whole = Communicator, GlobalBatch  # their names before 0.1
-
-__all__ = ["Communicator", "GlobalBatch", "Ranks", "Whole", "row_sums"]
+__all__ = ["Communicator", "GlobalBatch", "row_sums"]

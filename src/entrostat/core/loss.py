@@ -64,17 +64,11 @@ def importance_ratio(batch: TokenBatch, terms: Terms, lp: Tensor | None = None) 
 
 
 class Clip(NamedTuple):
-    """[B, T] bool each: where the surrogate's clip leaves a token without gradient.
+    """[B, T] bool each: where the surrogate's clip leaves a token without gradient."""
 
-    Attributes:
-        high: A > 0 and the ratio above `ratio_max`.
-        low: A < 0 and the ratio below `ratio_min`.
-        dual: A < 0 and the ratio above the dual clip; None without one.
-    """
-
-    high: Tensor
-    low: Tensor
-    dual: Tensor | None
+    high: Tensor  # A > 0 and the ratio above `ratio_max`
+    low: Tensor  # A < 0 and the ratio below `ratio_min`
+    dual: Tensor | None  # A < 0 and the ratio above the dual clip; None without one
 
 
 def clip_sides(terms: Terms, ratio: Tensor) -> Clip:

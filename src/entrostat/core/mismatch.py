@@ -40,8 +40,7 @@ def mismatch(
         mask: [B, T] bool. Tokens that the policy sampled.
         whole: the rollouts that these rows are among; None: they are all.
 
-    Returns:
-        The six figures, computed in float64; none where no token is left.
+    The figures are computed in float64; there are none where no token is left.
     """
     tokens = mask.bool() & ~sampler_logp.isnan()
     whole = (whole or GlobalBatch(tokens)).over(tokens)

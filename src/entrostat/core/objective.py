@@ -323,10 +323,8 @@ def make_objective(
         raise ValueError(f"make_objective: max_length must be at least 1, got {max_length}")
     if conventions not in get_args(Conventions):
         raise ValueError(unknown("conventions", str(conventions), get_args(Conventions)))
-    found = resolve(method, params, advantage, aggregation)
-    objective = Objective(
-        found.methods, found.names, found.advantage, found.aggregation, max_length, conventions
-    )
+    chain = resolve(method, params, advantage, aggregation)
+    objective = Objective(*chain, max_length, conventions)
     objective.check_updates(updates or 1)
     return objective
 

@@ -154,7 +154,6 @@ def prepare(chain: Chain, batch: TokenBatch, fill: Fill | None = None) -> TokenB
 
 
 def _prepared(chain: Chain, batch: TokenBatch) -> TokenBatch:
-    """`prepare` of a batch without idle rollouts."""
     batch = batch.replace(advantages=per_token(batch))
     before = batch.need("advantages")
     for name, method, state in chain.chain():

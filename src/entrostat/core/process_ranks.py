@@ -82,13 +82,13 @@ def shared_generator(seed: int, *stream: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-def sum_over_ranks(values: dict[str, Tensor], process_group: Any = None) -> dict[str, float]:
+def sum_over_ranks(values: dict[str, Tensor]) -> dict[str, float]:
     """Each value [] summed over all ranks; every rank passes the same names in the same order."""
     if not values:
         return {}
     total = torch.stack([value.detach().double() for value in values.values()])
-    if _world(process_group) > 1:
-        dist.all_reduce(total, group=process_group)
+    if _world(None) > 1:
+        dist.all_reduce(total)
     return dict(zip(values, total.tolist(), strict=True))
 
 

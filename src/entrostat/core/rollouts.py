@@ -92,10 +92,7 @@ def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
     sums, and its variance is P / (P - 1) sum_p (S_p - mean N_p)^2 / (sum_p N_p)^2 (Cochran,
     Sampling Techniques, 6.3). Of a single prompt its rollouts are compared; of one rollout: NaN.
 
-    Args:
-        H: [A] mean entropy of each rollout, nats.
-        tokens: [A] its tokens; one without any does not count.
-        group: [A] its prompt.
+    `H` [A] are the mean entropies of rollouts, nats; one without tokens does not count.
     """
     live = tokens > 0
     H, tokens, group = H[live], tokens[live], group[live]
@@ -150,7 +147,6 @@ class MetricAccumulator:
         self._others: dict[str, list[float]] = {}
 
     def add(self, values: Mapping[str, float]) -> None:
-        """Figures of one update, or of anything else in the iteration."""
         for key, value in values.items():
             if key.startswith(online.PART):
                 self._sums[key] = self._sums.get(key, 0.0) + value
@@ -158,6 +154,5 @@ class MetricAccumulator:
                 self._others.setdefault(key, []).append(value)
 
     def figures(self) -> dict[str, float]:
-        """What has been added, divided."""
         means = {key: sum(values) / len(values) for key, values in self._others.items()}
         return means | online.figures(self._sums)

@@ -31,11 +31,9 @@ class Threads:
         self._barrier = threading.Barrier(world)
 
     def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
-        """What each rank returned.
+        """What each rank returned; raises what the first rank to fail raised.
 
-        Raises:
-            BrokenBarrierError: one rank asked for something that the other did not.
-            Exception: what the first rank to fail raised.
+        BrokenBarrierError: one rank asked for something that the other did not.
         """
         found: list[Any] = [None] * self.world
         failed: list[BaseException] = []

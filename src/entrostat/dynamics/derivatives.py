@@ -262,9 +262,6 @@ def directional(
     """fn(params) and its derivative along `direction`, both detached, of fn's shape.
 
     The derivative is 0 where fn does not depend on the parameters.
-
-    Raises:
-        ValueError: inside torch.inference_mode(), where every derivative would be 0.
     """
     _check_recording("directional")
     _load_forward_mode()
@@ -290,7 +287,6 @@ def _named(params: Params) -> dict[str, Tensor]:
 
 
 def _like(params: Params, values: list[Tensor]) -> Params:
-    """The values in the form of `params`."""
     if isinstance(params, Tensor):
         return values[0]
     if isinstance(params, Mapping):

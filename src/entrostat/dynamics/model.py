@@ -19,8 +19,6 @@ T = TypeVar("T")
 
 
 class _Call(torch.nn.Module):
-    """A module whose forward pass is a closure over another one."""
-
     def __init__(self, model: torch.nn.Module, compute: Callable[..., Any]) -> None:
         super().__init__()
         self.model = model

@@ -49,7 +49,7 @@ from ..core.distributed import GlobalBatch, row_sums
 from ..core.loss import LossOutput, clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
-from ..method.quadrant import in_quadrant
+from ..method.steer import in_quadrant
 from .tables import QUADRANTS, THIRDS, TOP_SHARES, prompt_covariance, prompt_means, terciles
 
 # begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together.
@@ -71,18 +71,10 @@ def token_sums(
     entropy: Tensor | None = None,
     touched: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Sums over tokens of what the figures of an update are made of.
+    """Sums over tokens of what the figures of an update are made of: `PART` + NAME -> [] float64.
 
-    Args:
-        logp: [B, T] float, nats.
-        advantage: [B, T] float.
-        mask: [B, T] bool; what stands at mask 0 is not read.
-        entropy: [B, T] float, nats; without it the sums that need it are NaN.
-        touched: [B, T] bool, the tokens that a method touched; likewise.
-
-    Returns:
-        `PART` + a name of `PARTS` -> [] float64. NaN stays NaN in any sum with others, and
-        `figures` leaves out what is made of it.
+    All arguments are [B, T]; nothing is read at mask 0. Sums that need the entropy (nats), or the
+    tokens that a method touched, are NaN without it: `figures` leaves out what is made of NaN.
     """
     lp, A = (torch.where(mask, at_least_float32(x), 0) for x in (logp, advantage))
     p = lp.exp()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..method.quadrant import Quadrants, in_quadrant
+from ..method.steer import Quadrants, in_quadrant
 
 TOP_SHARES = (0.0002, 0.002, 0.02, 0.2, 1.0)
 QUADRANTS: tuple[Quadrants, ...] = ("I", "II", "III", "IV")

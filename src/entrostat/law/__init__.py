@@ -25,11 +25,6 @@ from .early import (
     spent,
 )
 from .fitting import (
-    ENTROPY_MOVED,
-    P_LOW,
-    R2_LOW,
-    SIZES_FEW,
-    STEPS_FEW,
     EntropyLaw,
     LawInterval,
     fit,
@@ -37,7 +32,6 @@ from .fitting import (
 from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
 from .several import (
     LeftOut,
-    LogLinear,
     Pooled,
     SizeLaw,
     coefficients_by_size,
@@ -47,9 +41,8 @@ from .several import (
 from .steps import LawError
 
 __all__ = [
-    "ENTROPY_MOVED", "EVALUATIONS_FEW", "P_LOW", "R2_LOW", "SHARE", "SHARES", "SIZES_FEW",
-    "STEPS_FEW", "EarlyPrediction", "EntropyLaw", "LawError", "LawInterval", "LeftOut", "LogLinear",
-    "Pairs", "Pooled", "Rival", "SizeLaw", "Spent", "coefficients_by_size", "early_of",
-    "early_steps", "fit", "foretold_changes", "pairs_of", "pooled", "predict_early", "rivals",
-    "sizes_left_out", "spent",
+    "EVALUATIONS_FEW", "SHARE", "SHARES", "EarlyPrediction", "EntropyLaw", "LawError",
+    "LawInterval", "LeftOut", "Pairs", "Pooled", "Rival", "SizeLaw", "Spent",
+    "coefficients_by_size", "early_of", "early_steps", "fit", "foretold_changes", "pairs_of",
+    "pooled", "predict_early", "rivals", "sizes_left_out", "spent",
 ]  # fmt: skip

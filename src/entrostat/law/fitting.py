@@ -126,7 +126,7 @@ class EntropyLaw:
                 f"interval: samples must be a whole number of 100 or more, got {samples!r}"
             )
         if block is None:
-            block = block_length(self.residuals)
+            block = _block_length(self.residuals)
         elif not is_whole(block) or not 1 <= block <= n:
             raise ValueError(
                 f"interval: block must be a whole number from 1 to the {n} steps, got {block!r}; "
@@ -150,7 +150,7 @@ class EntropyLaw:
         runs test, one-sided, p < 0.01); a ceiling that lies further from the data than the data is
         wide, or above 1 where all scores are between 0 and 1.
         """
-        return (*data_doubts(self), *fit_doubts(self), *ceiling_doubts(self))
+        return (*_data_doubts(self), *_fit_doubts(self), *_ceiling_doubts(self))
 
 
 def fit(entropy: ArrayLike, score: ArrayLike) -> EntropyLaw:
@@ -188,7 +188,7 @@ def fit_steps(where: str, h: Array, r: Array) -> EntropyLaw:
     return EntropyLaw(-slope, b, b + slope, rms(residual), r2, h, r)
 
 
-def block_length(residuals: Array) -> int:
+def _block_length(residuals: Array) -> int:
     """Steps per block, see `EntropyLaw.interval`."""
     n, power = len(residuals), float(residuals @ residuals)
     r = float(residuals[1:] @ residuals[:-1]) / power if power > 0 else 0.0
@@ -219,8 +219,7 @@ def bootstrap(x: Array, y: Array, samples: int, block: int, seed: int) -> tuple[
     return np.concatenate(a), np.concatenate(b)
 
 
-def data_doubts(law: EntropyLaw) -> list[str]:
-    """Of the steps: too few, or entropy that was not spent."""
+def _data_doubts(law: EntropyLaw) -> list[str]:
     n, moved, found = len(law.entropy), float(np.ptp(law.entropy)), []
     if n < STEPS_FEW:
         found.append(f"{n} steps are few; intervals and tests mean little below {STEPS_FEW}.")
@@ -239,8 +238,7 @@ def data_doubts(law: EntropyLaw) -> list[str]:
     return found
 
 
-def fit_doubts(law: EntropyLaw) -> list[str]:
-    """Of a, of R^2 and of what is left in the residuals."""
+def _fit_doubts(law: EntropyLaw) -> list[str]:
     if isnan(law.r2):
         return ["The score never moved; there is nothing to explain."]
     found = []
@@ -276,8 +274,7 @@ def fit_doubts(law: EntropyLaw) -> list[str]:
     return found
 
 
-def ceiling_doubts(law: EntropyLaw) -> list[str]:
-    """Of b - a, the score at H = 0."""
+def _ceiling_doubts(law: EntropyLaw) -> list[str]:
     if isnan(law.r2) or law.a <= 0:
         return []
     found = []

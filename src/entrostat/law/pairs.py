@@ -39,25 +39,16 @@ _FOREIGN_SCORE = re.compile(r"eval_reward$|val-core/")
 
 @dataclass(frozen=True)
 class Pairs:
-    """n pairs (H, R) of the same policies, in the order of training.
+    """n pairs (H, R) of the same policies, in the order of training."""
 
-    Attributes:
-        entropy: [n] H, nats per token.
-        score: [n] R.
-        entropy_key, score_key: metric, or SPLIT/FIGURE of the evaluations.
-        entropy_is, score_is: the same in words.
-        point: what a pair is of: "iteration" or "evaluation".
-        notes: sentences: why another entropy or score than COV's, what is left out.
-    """
-
-    entropy: tuple[float, ...]
-    score: tuple[float, ...]
-    entropy_key: str
+    entropy: tuple[float, ...]  # [n] H, nats per token
+    score: tuple[float, ...]  # [n] R
+    entropy_key: str  # metric, or SPLIT/FIGURE of the evaluations
     score_key: str
-    entropy_is: str
+    entropy_is: str  # the same in words
     score_is: str
-    point: str
-    notes: tuple[str, ...] = ()
+    point: str  # what a pair is of: "iteration" or "evaluation"
+    notes: tuple[str, ...] = ()  # why another entropy or score than COV's, what is left out
 
 
 @dataclass(frozen=True)
@@ -130,7 +121,6 @@ def _join(run: Run, entropy: str | None, score: _Figure) -> Pairs:
 
 
 def _entropy(run: Run, name: str | None, split: str | None) -> tuple[_Figure, tuple[str, ...]]:
-    """The entropy asked for, of the split that the score is of, and why it is another."""
     if name in (None, "rollouts"):
         for key, kind in ROLLOUTS.items():
             figure = _metric(run, key, f"entropy of the training rollouts, {kind}")
@@ -232,7 +222,6 @@ def _evaluation_entropy(run: Run, split: str | None) -> _Figure | None:
 
 
 def _metrics(run: Run) -> list[str]:
-    """Names of the metrics that have a number, in order of appearance."""
     return [key for key in run.names if run.series(key)[1]]
 
 

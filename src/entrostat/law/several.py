@@ -18,19 +18,12 @@ from .steps import least_squares, rms
 
 @dataclass(frozen=True)
 class LogLinear:
-    """coefficient = intercept + slope ln(size), by least squares.
+    """coefficient = intercept + slope ln(size), by least squares."""
 
-    Attributes:
-        slope: change of the coefficient when the size grows e-fold.
-        intercept: the coefficient at size 1, so that it depends on the unit of size.
-        residuals: coefficient minus fit, in the order given.
-        r2: share of the variance explained; NaN where the coefficient never moved.
-    """
-
-    slope: float
-    intercept: float
-    residuals: tuple[float, ...]
-    r2: float
+    slope: float  # change of the coefficient when the size grows e-fold
+    intercept: float  # the coefficient at size 1, so that it depends on the unit of size
+    residuals: tuple[float, ...]  # coefficient minus fit, in the order given
+    r2: float  # share of the variance explained; NaN where the coefficient never moved
 
     def predict(self, size: float) -> float:
         """The coefficient at a size, in the unit that was fitted."""
@@ -70,19 +63,13 @@ class SizeLaw:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A size that was not fitted, foretold by the others.
-
-    Attributes:
-        a, b: by the lines through the other sizes.
-        rmse: of these a and b at the steps of this size's runs, in units of the score.
-        rmse_own: of the runs' own laws there, in-sample.
-    """
+    """A size that was not fitted: a and b foretold by the lines through the other sizes."""
 
     size: float
     a: float
     b: float
-    rmse: float
-    rmse_own: float
+    rmse: float  # of these a and b at the steps of this size's runs, in units of the score
+    rmse_own: float  # of the runs' own laws there, in-sample
 
 
 def sizes_left_out(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> tuple[LeftOut, ...]:
@@ -151,22 +138,15 @@ class Pooled:
 
     All errors are roots of mean squares over the steps of all runs that have one, in units of the
     score.
-
-    Attributes:
-        law: fitted to all steps.
-        rmse_own: with each run's own law, in-sample.
-        rmse_alike: of each run by the law of the other runs that are like it (of the same
-            algorithm, say); NaN where no run has another like it.
-        rmse_others: of each run by the law of the runs that are not like it; NaN where all are
-            alike.
-        rmse_one: with `law`, in-sample.
     """
 
-    law: EntropyLaw
-    rmse_own: float
+    law: EntropyLaw  # fitted to all steps
+    rmse_own: float  # with each run's own law, in-sample
+    # of each run by the law of the other runs that are like it (of the same algorithm, say); NaN
+    # where no run has another like it
     rmse_alike: float
-    rmse_others: float
-    rmse_one: float
+    rmse_others: float  # by the law of the runs that are not like it; NaN where all are alike
+    rmse_one: float  # with `law`, in-sample
 
 
 def pooled(laws: Sequence[EntropyLaw], alike: Sequence[Hashable] | None = None) -> Pooled:
@@ -208,7 +188,6 @@ def _law_of(laws: Sequence[EntropyLaw]) -> EntropyLaw:
 
 
 def _predicted(laws: Sequence[EntropyLaw], by: Sequence[Sequence[int]]) -> float:
-    """Each run's error by the law of others; a run without any is left out."""
     errors = [
         law.score - _law_of([laws[j] for j in others]).predict(law.entropy)
         for law, others in zip(laws, by, strict=True)

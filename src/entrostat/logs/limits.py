@@ -16,7 +16,7 @@ from ..method.base import Method
 from ..method.compose import built
 from ..method.controlled import Controlled
 from ..method.registry import METHODS
-from ..method.thermostat import HeldEntropy, able, knob_of
+from ..method.thermostat import HeldEntropy
 from .lines import number
 
 NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
@@ -60,18 +60,12 @@ def _saturation(
         ends = series("thermostat/saturated")
         if (count := at_limit(ends, 1.0)) is None:
             return ""
-        others = ""
-        if seen and target and seen[0] > 0:
-            knobs = able(target[-1] / seen[0], knob_of(name, coefficient))
-            who = f"on target_sum {' and '.join(knobs)}"
-            who = who if knobs else "none of those measured on target_sum"
-            others = f"; {who} held this share of the first entropy"
         return (
             f"{coefficient} was at an end of its range in {count} of {len(ends)} iterations: "
             f"{missed}. All of its range moves entropy by {series('thermostat/gain')[-1]:.2g} nats "
             "an iteration, and where it stands entropy still changes by "
             f"{series('thermostat/drift')[-1]:+.2g}. Let another knob hold in its place "
-            f"(--method.knob of `thermostat`){others}."
+            "(--method.knob of `thermostat`)."
         )
     limit = 0.0 if parameter is None else float(getattr(method, parameter))
     if isinstance(law, ProportionalIntegral):  # over a range of its own

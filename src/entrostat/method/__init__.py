@@ -9,7 +9,7 @@ group `entrostat.methods`.
 from .base import Method, Resample
 from .compose import MethodSpec, resolve
 from .lookup import imported, owners, unknown_method
-from .recipes import RECIPES, Recipe
+from .recipes import RECIPES
 from .registry import METHODS, MethodInfo, is_ours, methods, register
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Method",
     "MethodInfo",
     "MethodSpec",
-    "Recipe",
     "Resample",
     "imported",
     "is_ours",

@@ -64,7 +64,6 @@ class Aepo(Method):
         return ControlState(self.hot, parse_target(self.target).fixed)
 
     def observe(self, state: ControlState, seen: Observation) -> ControlState:
-        """Hot while entropy is at most the target, else cold."""
         H = seen.entropy
         target = held_target(self.target, state.target, H)
         low = target >= H

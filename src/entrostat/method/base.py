@@ -24,15 +24,10 @@ Rng = torch.Generator | None  # for random selections; None takes torch's global
 
 @dataclass(frozen=True)
 class Resample:
-    """Rollouts that a method asks for beside an iteration's own, from the policy as it stands.
+    """Rollouts that a method asks for beside an iteration's own, from the policy as it stands."""
 
-    Attributes:
-        share: of the iteration's prompts, the first ones; each is sampled as often as before.
-        temperature: to sample at.
-    """
-
-    share: float
-    temperature: float
+    share: float  # of the iteration's prompts, the first ones; each is sampled as often as before
+    temperature: float  # to sample at
 
 
 @dataclass(frozen=True)
@@ -82,16 +77,14 @@ class Method:
     schedules: ClassVar[Mapping[str, tuple[str, Any]]] = {}
 
     def __post_init__(self) -> None:
-        """Refuse a number outside of its range (`within`), and a word that its Literal lacks.
-
-        Raises:
-            ValueError: names the method, the parameter, the value and what is allowed.
-        """
-        words = _words(type(self))
+        """Refuse a number outside of its range (`within`), and a word that its Literal lacks."""
+        for name, words in _words(type(self)).items():
+            if (word := getattr(self, name)) not in words:
+                *some, last = map(repr, words)
+                options = f"{', '.join(some)} or {last}"
+                raise ValueError(f"{self._who}: {name} must be {options}, got {word!r}")
         for part in fields(self):
             value = getattr(self, part.name)
-            if part.name in words:
-                one_of(self._who, part.name, value, words[part.name])
             if "range" in part.metadata and value is not None:
                 optional = "None" in str(part.type)
                 in_range(self._who, part.name, value, *part.metadata["range"], optional=optional)
@@ -101,26 +94,9 @@ class Method:
         """What error messages call it: the class's name in the manner of `METHODS`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
-    def stands_for(self) -> list[tuple[str, dict[str, Any]]]:
-        """The methods, by name with their parameters, whose place in a chain this one holds.
-
-        Empty for a method that does its own work.
-        """
-        return []
-
     def required(self) -> tuple[str, ...]:
         """The fields these hyperparameters really need; `needs` unless a parameter changes it."""
         return self.needs
-
-    @classmethod
-    def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Method | None:
-        """This surrogate in the place of another that is listed beside it; None: not together.
-
-        Args:
-            surrogate: the other one.
-            given: this one's parameters as the user wrote them.
-        """
-        return None
 
     def controls(self) -> str | None:
         """The coefficient that a controller of this method moves; an objective has one for each."""
@@ -219,19 +195,9 @@ def _words(cls: type[Method]) -> dict[str, tuple[str, ...]]:
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
-def one_of(who: str, parameter: str, value: str, options: tuple[str, ...]) -> None:
-    """Refuse a word that is none of the options.
-
-    Raises:
-        ValueError: names the method, the parameter and what there is.
-    """
-    if value not in options:
-        listed = ", ".join(repr(o) for o in options[:-1]) + f" or {options[-1]!r}"
-        raise ValueError(f"{who}: {parameter} must be {listed}, got {value!r}")
-
-
-def unread(method: Method, who: str, mode: str, parameters: tuple[str, ...]) -> None:
-    defaults = method.parameters()
+def unread(method: Method, mode: str, parameters: tuple[str, ...]) -> None:
+    """Warn of parameters that are given and that nothing reads in this mode."""
+    defaults, who = method.parameters(), method._who
     for parameter in parameters:
         value = getattr(method, parameter)
         if value != defaults[parameter]:
@@ -247,11 +213,7 @@ def in_range(
     above: bool = False,
     optional: bool = False,
 ) -> None:
-    """Refuse a number outside [low, high], or (low, high] with `above`; NaN too.
-
-    Raises:
-        ValueError: names the method, the parameter and the range.
-    """
+    """Refuse a number outside [low, high], or (low, high] with `above`; NaN too."""
     if not (low <= value <= high) or (above and value == low):
         left = "above" if above else "at least"
         right = "" if high == 1e12 and value < high else f" and at most {high:g}"

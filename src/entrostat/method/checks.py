@@ -14,10 +14,7 @@ from .._names import unknown
 from ..core.batch import Terms, TokenBatch
 from .base import HOSTS, Method
 
-HOOKS = (
-    "stands_for", "required", "over", "controls", "init", "observe", "resamples",
-    "influence_sample", "shape", "choose", "prepare", "plan", "local", "metrics",
-)  # fmt: skip
+HOOKS = [name for name, hook in vars(Method).items() if inspect.isfunction(hook) and name[0] != "_"]
 _ALWAYS = ("advantage", "weight", "ratio_min", "ratio_max")
 _PER_TOKEN = (*_ALWAYS, "frozen", "abs_kl", "entropy", "ref_kl", "soft")
 _OPEN = ("ratio_min", "ratio_max")  # infinite where nothing is clipped
@@ -26,11 +23,7 @@ Data = TypeVar("Data", TokenBatch, Terms)
 
 
 def check_class(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
-    """Refuse a class that would fail, or do something else than it says, once it is used.
-
-    Raises:
-        TypeError: begins with `who` and says what to write instead.
-    """
+    """Refuse, by a TypeError, a class that would fail or do something else than it says."""
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise TypeError(f"{who}: {cls!r} must derive from entrostat.Method")
     settings = cls.__dict__.get("__dataclass_params__")
@@ -90,9 +83,8 @@ def _check_hooks(who: str, cls: type[Method]) -> None:
 def returned(value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
     """What a hook ("method.hook") made of what it was `given` to edit, if that can be used.
 
-    Raises:
-        ValueError: nothing or another type, a tensor of another shape, or at some token a number
-            that is not finite although all that was read is.
+    Refused: another type, tensors of other shapes, and at a token a number that is not finite
+    although all that was read is.
     """
     if not isinstance(value, type(given)):
         raise ValueError(

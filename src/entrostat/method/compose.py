@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .._names import unknown
-from ..control import Multiplier, Thermostat, parse_target
+from ..control import Multiplier, Target, Thermostat, parse_target
 from ..control.target import is_schedule
 from ..core.advantages import ESTIMATORS
 from ..core.loss import Aggregation
@@ -17,21 +16,13 @@ from .controlled import Controlled
 from .lookup import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
+from .repo import Adapo
 from .schedules import schedule_of, scheduled
+from .surrogates import Gspo
 from .thermostat import HeldEntropy
 
 MethodSpec = str | Mapping[str, Any] | Sequence["str | Mapping[str, Any]"]
 Chain = list[tuple[str, Method]]
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """What a user's words mean; the attributes are those of `Objective`."""
-
-    methods: tuple[Method, ...]
-    names: tuple[str, ...]
-    advantage: str
-    aggregation: Aggregation
 
 
 def resolve(
@@ -39,15 +30,11 @@ def resolve(
     params: Mapping[str, Any],
     advantage: str | None,
     aggregation: Aggregation | None = None,
-) -> Resolved:
-    """From what a user wrote to a chain of methods, an estimator and an aggregation.
+) -> tuple[tuple[Method, ...], tuple[str, ...], str, Aggregation]:
+    """From what a user wrote to methods, their names, an estimator and an aggregation.
 
     The surrogate comes first, interventions follow in the order written. Estimator and aggregation
     are those asked for, else of a recipe in the list, else of what its methods sit on.
-
-    Raises:
-        ValueError: an unknown name or parameter, two surrogates, two estimators, or methods that
-            contradict each other.
     """
     if isinstance(spec, str | Mapping):
         items = [_item(spec, params)]
@@ -64,13 +51,16 @@ def resolve(
     chain: Chain = []
     estimators: list[str] = []
     aggregations: list[Aggregation] = []
-    brought: dict[str, str] = {}  # a method that stands for another, by that one's name
+    brought: dict[str, str] = {}  # what the user wrote, by the name of the method it stands for
     for name, given in items:
         before = len(chain)
         if name in METHODS:
             made = built(name, METHODS[name], given)
-            parts = [(part, built(part, METHODS[part], its)) for part, its in made.stands_for()]
-            chain.extend(parts or [(name, made)])
+            if isinstance(made, HeldEntropy) and made.stands_for is not None:
+                part, its = made.stands_for
+                chain.append((part, built(part, METHODS[part], its)))
+            else:
+                chain.append((name, made))
         elif name in ESTIMATORS and name in RECIPES and len(items) > 1 and not given:
             estimators.append(name)  # beside others "grpo" is the estimator, alone the algorithm
         elif name in RECIPES:
@@ -86,12 +76,11 @@ def resolve(
         brought |= {part: name for part, _ in chain[before:] if part != name}
     base = _base([method for _, method in chain])
     if not any(method.kind == "surrogate" for _, method in chain):
-        surrogate = base if base in METHODS else RECIPES[base].chain[0][0]
-        given = {} if base in METHODS else RECIPES[base].chain[0][1]
+        surrogate, given = (base, {}) if base in METHODS else RECIPES[base].chain[0]
         _warn_of_other_bases(chain, base)
         chain.append((surrogate, built(surrogate, METHODS[surrogate], given)))
     chain.sort(key=lambda pair: pair[1].kind != "surrogate")
-    chain = _merged(chain, items)
+    chain = _adapo_on_gspo(chain, dict(items))
     if advantage is not None:
         if advantage not in ESTIMATORS:
             raise ValueError(unknown("advantage estimator", advantage, ESTIMATORS))
@@ -107,7 +96,7 @@ def resolve(
             f"make_objective: two aggregations ({', '.join(aggregations)}) in "
             f"{', '.join(name for name, _ in items)}; pass the one you mean (optim.aggregation)"
         )
-    return Resolved(
+    return (
         tuple(method for _, method in chain),
         tuple(name for name, _ in chain),
         (estimators or [under.advantage])[0],
@@ -115,21 +104,19 @@ def resolve(
     )
 
 
-def _merged(chain: Chain, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Chain:
-    """The chain with one surrogate in the place of two, where one can move the other's clip."""
-    surrogates = [pair for pair in chain if pair[1].kind == "surrogate"]
-    if len(surrogates) != 2:
+def _adapo_on_gspo(chain: Chain, given: Mapping[str, Mapping[str, Any]]) -> Chain:
+    """One surrogate for these two: ADAPO with GSPO's ratio and clip, in a range as wide for it."""
+    found = dict(chain)
+    gspo = found.get("gspo")
+    if "adapo" not in found or not isinstance(gspo, Gspo) or not (gspo.low and gspo.high):
         return chain
-    given = dict(items)
-    if any(method.schedules for _, method in surrogates):
-        raise ValueError(
-            "make_objective: a schedule of a surrogate beside another one; keep one surrogate"
-        )
-    for (name, method), (_, other) in (surrogates, surrogates[::-1]):
-        over = type(method).over(other, given.get(name, {}))
-        if over is not None:
-            return [(name, over), *chain[2:]]
-    return chain
+    width = gspo.high / Adapo.high
+    settings = {
+        "ratio": "sequence", "low": gspo.low, "high": gspo.high,
+        "high_min": width * Adapo.high_min, "high_max": width * Adapo.high_max,
+    }  # fmt: skip
+    found["adapo"] = built("adapo", Adapo, settings | dict(given.get("adapo", {})))
+    return [pair for pair in found.items() if pair[0] != "gspo"]
 
 
 def _base(methods: list[Method]) -> str:
@@ -155,13 +142,7 @@ def _warn_of_other_bases(chain: Chain, base: str) -> None:
 
 
 def _check(chain: Chain, brought: Mapping[str, str]) -> None:
-    """Refuse combinations that cannot be meant.
-
-    `brought`: what the user wrote, by the name of the method that stands for it.
-
-    Raises:
-        ValueError: says which methods, and why not together.
-    """
+    """Refuse combinations that cannot be meant; `brought` as in `resolve`."""
     names = [name for name, _ in chain]
     parts = [(name, method.controls()) for name, method in chain]
     for name, coefficient in parts:
@@ -211,14 +192,11 @@ def _check_laws(chain: Chain) -> None:
 
     The papers' own defaults may differ: of these nobody has said that they are to be held. A gate
     (adaptive entropy's, STARE's) holds nothing, it waits.
-
-    Raises:
-        ValueError: says which methods, and their targets.
     """
     held: str | None = None
     first: tuple[str, Any, bool] | None = None
     for name, method in chain:
-        law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
+        law = method.law() if isinstance(method, Controlled) else None
         if law is None:
             continue
         thermostat = isinstance(law, Thermostat | Multiplier)
@@ -241,11 +219,6 @@ def _check_laws(chain: Chain) -> None:
 
 
 def _check_special_rollouts(chain: Chain) -> None:
-    """Refuse what would act on rollouts that a method leaves out, or beside what it balances.
-
-    Raises:
-        ValueError: says which methods.
-    """
     resampling = [name for name, m in chain if type(m).resamples is not Method.resamples]
     choosing = [name for name, m in chain if type(m).choose is not Method.choose]
     balancing = [name for name, m in chain if m.influence_sample() is not None]
@@ -278,26 +251,23 @@ def _item(entry: Any, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
-    """A method from parameters as a user or a file writes them; the rest are its defaults.
-
-    Raises:
-        ValueError: an unknown parameter, or a value of another kind or out of range.
-    """
+    """A method from parameters as a user or a file writes them; the rest are its defaults."""
     known = cls.parameters()
     given = dict(given)
-    moving: dict[str, str] = {}
+    moving: dict[str, tuple[str, Target]] = {}
     for key, value in given.items():
         if key not in known:
             raise ValueError(f"{name}: {unknown('parameter', key, known)}")
         hint = str(cls.__dataclass_fields__[key].type)
         if is_schedule(value) and "float" in hint and "str" not in hint:
-            moving[key] = value
-            given[key] = schedule_of(f"{name}: {key}", value).at(0.0, 0.0)
+            moving[key] = value, schedule_of(f"{name}: {key}", value)
+            given[key] = moving[key][1].at(0.0, 0.0)
         elif ("None" in hint or "Optional" in hint) and value in (None, "none"):
             given[key] = None  # TOML has no null
         elif kind := _other_kind(value, known[key], hint):
             raise ValueError(f"{name}: {key} must be {kind}, got {value!r}")
-    return scheduled(name, cls(**given), moving)
+    method = cls(**given)
+    return scheduled(name, method, moving) if moving else method
 
 
 def _other_kind(value: Any, default: Any, hint: str) -> str:
@@ -317,11 +287,11 @@ def _other_kind(value: Any, default: Any, hint: str) -> str:
 
 def _expand(name: str, given: Mapping[str, Any]) -> Chain:
     recipe = RECIPES[name]
-    known = {key for part, _ in recipe.chain for key in METHODS[part].parameters()}
     for key in given:
-        if key not in known:
-            raise ValueError(f"{name}: {unknown('parameter', key, known)}")
         owners = [part for part, _ in recipe.chain if key in METHODS[part].parameters()]
+        if not owners:
+            known = {key for part, _ in recipe.chain for key in METHODS[part].parameters()}
+            raise ValueError(f"{name}: {unknown('parameter', key, known)}")
         if len(owners) > 1:
             raise ValueError(
                 f"{name}: {key!r} could mean that of {' or '.join(owners)}; write the list out"

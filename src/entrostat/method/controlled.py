@@ -9,6 +9,7 @@ from ..control import (
     Additive,
     ControlState,
     Multiplicative,
+    Multiplier,
     Observation,
     ProportionalIntegral,
     Thermostat,
@@ -16,7 +17,7 @@ from ..control import (
 from .base import Default, Method
 
 Signal = Literal["exact", "response_mean"]
-Law = Multiplicative | Additive | ProportionalIntegral | Thermostat
+Law = Multiplicative | Additive | ProportionalIntegral | Thermostat | Multiplier
 
 
 def control_figures(state: ControlState, **values: float) -> dict[str, float]:
@@ -50,11 +51,7 @@ class Controlled(Method):
         return None
 
     def check_law(self, what: str) -> None:
-        """Refuse, when built, what the law could not work with.
-
-        Raises:
-            ValueError: names the method, its coefficient (`what`) and what is wrong.
-        """
+        """Refuse, when built, what the law could not work with; `what` is its coefficient."""
         try:
             self.init()
         except ValueError as error:
@@ -72,6 +69,8 @@ class Controlled(Method):
         if law is None:
             return state
         if isinstance(law, Thermostat):
+            return law.update(state, seen.entropy, seen.progress)
+        if isinstance(law, Multiplier):
             return law.observe(state, seen)
         # the papers' laws compare the mean over tokens, or over responses, with their target
         signal: Signal = getattr(self, "signal", "exact")
@@ -84,6 +83,6 @@ class Controlled(Method):
         if state is None:
             return {}
         law, out = self.law(), control_figures(state, **{self.actuator[0]: state.value})
-        if isinstance(law, Thermostat):
+        if isinstance(law, Thermostat | Multiplier):
             out |= {f"thermostat/{name}": value for name, value in law.figures(state).items()}
         return out

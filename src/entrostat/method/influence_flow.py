@@ -57,7 +57,6 @@ class InfluenceFlow(Controlled):
         self.check_law("the change")
 
     def law(self) -> Thermostat:
-        """What says how much is wanted, as a share of the target."""
         return Thermostat(0.0, Range(-REACH, REACH), self.target)
 
     def influence_sample(self) -> float:

@@ -15,14 +15,15 @@ def imported(name: str) -> str:
     """The registered name that "MODULE:NAME" means, its module imported; other names as they are.
 
     A name that is not known yet is registered if an installed package offers it.
-
-    Raises:
-        ValueError: no such module, or it registers no such method; or what a package offers under
-            that name is no method.
     """
     if ":" not in name:
-        if name not in METHODS and name not in RECIPES and name not in ESTIMATORS:
-            _register_offered(name)
+        known = name in METHODS or name in RECIPES or name in ESTIMATORS
+        if not known and (offer := offered("method", name)) is not None:
+            cls = offer.load()
+            try:
+                register(name)(cls)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{offer.whose}: {error}") from None
         return name
     module, _, method = name.partition(":")
     find(name, "method")
@@ -35,30 +36,14 @@ def imported(name: str) -> str:
     return method
 
 
-def _register_offered(name: str) -> None:
-    offer = offered("method", name)
-    if offer is None:
-        return
-    cls = offer.load()
-    try:
-        register(name)(cls)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{offer.whose}: {error}") from None
-
-
 def unknown_method(name: str) -> str:
-    """What to say of a name that is no method, recipe or advantage estimator."""
     listed = "`entrostat methods` lists them. One of your own is MODULE:NAME."
     others = [offer.name for offer in offers("method")]
     return unknown("method", name, {*METHODS, *RECIPES, *ESTIMATORS, *others}, listed)
 
 
 def owners(parameter: str, names: Sequence[str]) -> list[str]:
-    """Those of some methods, by name, that have a parameter.
-
-    Raises:
-        ValueError: none has, with the nearest that one of them has; or a name is unknown.
-    """
+    """Those of some methods, by name, that have a parameter; a ValueError where none has."""
     found, known = [], set()
     for given in names:
         name = imported(given)

@@ -49,6 +49,5 @@ class M2po(Method):
 
     @staticmethod
     def _largest(batch: TokenBatch, m: Tensor, count: int) -> list[float]:
-        """The sum of the `count` largest."""
         fixed = torch.Generator().manual_seed(0)  # of equal values any has the same sum
         return batch.whole.sum(torch.where(batch.whole.largest(m, batch.mask, count, fixed), m, 0))

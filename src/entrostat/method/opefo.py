@@ -69,9 +69,9 @@ class Opefo(Controlled):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode != "static":
-            unread(self, "opefo", f"mode={self.mode!r}", ("lam",))
+            unread(self, f"mode={self.mode!r}", ("lam",))
         if self.controller != "thermostat":
-            unread(self, "opefo", f"controller={self.controller!r}", ("target",))
+            unread(self, f"controller={self.controller!r}", ("target",))
         self.check_law("the balance")
 
     def law(self) -> Law | None:

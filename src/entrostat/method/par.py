@@ -61,7 +61,7 @@ class PosAdv(Controlled):
         super().__post_init__()
         of_entropy = ("target", "delta", "weight")
         ignored = {"entropy": ("epochs",), "stage": (*of_entropy, "epochs"), "epoch": of_entropy}
-        unread(self, "pos_adv", f"schedule={self.schedule!r}", ignored[self.schedule])
+        unread(self, f"schedule={self.schedule!r}", ignored[self.schedule])
         self.check_law("the weight")
 
     def law(self) -> Law | None:

@@ -17,23 +17,15 @@ from .base import Default
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named algorithm.
+    """A named algorithm."""
 
-    Attributes:
-        summary: one line.
-        paper: short name of the source, with its section.
-        advantage: name of the estimator.
-        chain: methods by name, surrogate first, each with the parameters that are not its defaults.
-        aggregation: how tokens' losses become one number.
-        baseline: the recipe that differs from it in the intervention alone; "" where it has none.
-    """
-
-    summary: str
-    paper: str
-    advantage: str
+    summary: str  # one line
+    paper: str  # short name of the source, with its section
+    advantage: str  # name of the estimator
+    # methods by name, surrogate first, each with the parameters that are not its defaults
     chain: tuple[tuple[str, Mapping[str, Any]], ...]
     aggregation: Aggregation = "token_mean"
-    baseline: str = ""
+    baseline: str = ""  # the recipe that differs in the intervention alone; "" where it has none
 
 
 def _clip(

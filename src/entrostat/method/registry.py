@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..core.advantages import ESTIMATORS
-from .adapo import Adapo
 from .aepo import Aepo
 from .base import HOSTS, Method
 from .ce_gppo import CeGppo
@@ -29,14 +28,13 @@ from .opefo import Opefo
 from .par import NegOnly, PosAdv, PosOnly, RandPosClip
 from .permute_weights import PermuteWeights
 from .prime import Prime
-from .quadrant import Quadrant
 from .recipes import RECIPES
 from .regularizers import AdaptiveEntropy, EntropyBonus, KlRef
-from .repo import RepoD, RepoR
+from .repo import Adapo, RepoD, RepoR
 from .sapo import Sapo
 from .shaping import EdgeGrpo, EntropyAdv, Gtpo, PositionAdv, PplAdv, Unlikeliness
 from .stare import Stare
-from .steer import Steer
+from .steer import Quadrant, Steer
 from .surrogates import Gspo, Ppo, Reinforce
 from .thermostat import HeldEntropy
 from .up import Up
@@ -135,11 +133,9 @@ def register(name: str) -> Callable[[_Class], _Class]:
         check_class(who, cls, METHODS | RECIPES)
         old = METHODS.get(name)
         # the same class again is its module imported twice, in a notebook say
-        again = old is not None and (old.__module__, old.__qualname__) == (
-            cls.__module__,
-            cls.__qualname__,
-        )
-        if not again and (name in METHODS or name in RECIPES or name in ESTIMATORS):
+        ours = (cls.__module__, cls.__qualname__)
+        again = old is not None and (old.__module__, old.__qualname__) == ours
+        if not again and (old or name in RECIPES or name in ESTIMATORS):
             raise ValueError(f"{who}: the name is taken; choose another")
         METHODS[name] = cls
         return cls

@@ -74,7 +74,7 @@ class EntropyBonus(Controlled):
         super().__post_init__()
         if self.controller == "none":  # a negative bonus lowers entropy (PAR 3.1)
             in_range("entropy_bonus", "coef", self.coef, -1e6, 1e6)
-        unread(self, "entropy_bonus", f"controller={self.controller!r}", _UNREAD[self.controller])
+        unread(self, f"controller={self.controller!r}", _UNREAD[self.controller])
         if self.controller == "thermostat":
             self.settle("coef_max", REACH)
             self.settle("coef_min", -self.coef_max)
@@ -178,7 +178,6 @@ class AdaptiveEntropy(Method):
         return terms.add_entropy(state.value if state.applies else 0.0)
 
     def metrics(self, state: ControlState) -> dict[str, float]:
-        """`control/entropy_coef` (0 while the gate is closed) and `control/target`."""
         return control_figures(state, entropy_coef=state.value if state.applies else 0.0)
 
 

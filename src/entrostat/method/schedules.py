@@ -18,11 +18,6 @@ _M = TypeVar("_M", bound=Method)
 
 
 def schedule_of(who: str, text: str) -> Target:
-    """A schedule as a user writes it, read.
-
-    Raises:
-        ValueError: it cannot be read, or times do not rise from 0 to 1.
-    """
     try:
         return parse_schedule(text, _number)
     except ValueError:
@@ -39,30 +34,21 @@ def _number(text: str) -> Level:
     return Level(value)
 
 
-def scheduled(name: str, method: _M, texts: Mapping[str, str]) -> _M:
-    """A method whose parameters `texts` move over the run; now as at its begin.
-
-    Raises:
-        ValueError: a schedule that leaves the parameter's range, or of a method that a controller
-            moves.
-    """
-    if not texts:
-        return method
+def scheduled(name: str, method: _M, schedules: Mapping[str, tuple[str, Target]]) -> _M:
+    """A method whose parameters move over the run, each by (as written, read); now at its begin."""
     if method.controls() is not None:
         raise ValueError(
             f"{name}: a controller moves {method.controls()}, and beside it no parameter takes a "
             "schedule; leave the controller out (a thermostat's target takes one)"
         )
-    found = {key: schedule_of(f"{name}: {key}", text) for key, text in texts.items()}
-    for key, schedule in found.items():
+    for key, (_, schedule) in schedules.items():
         for level in schedule.levels:
             dataclasses.replace(method, **{key: level.value})  # raises where it is out of range
-    object.__setattr__(method, "schedules", {k: (texts[k], found[k]) for k in texts})
+    object.__setattr__(method, "schedules", schedules)
     return at(method, 0.0)
 
 
 def at(method: _M, progress: float) -> _M:
-    """The method with its scheduled parameters as they are at a time of the run."""
     if not method.schedules:
         return method
     values = {key: target.at(progress, 0.0) for key, (_, target) in method.schedules.items()}

@@ -65,9 +65,9 @@ class Stare(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.variant == "O1":
-            unread(self, "stare", "variant='O1'", ("M",))
+            unread(self, "variant='O1'", ("M",))
         if not self.alpha:
-            unread(self, "stare", "alpha=0", ("most", "least"))
+            unread(self, "alpha=0", ("most", "least"))
         if self.alpha and not (1 <= self.W <= self.most and self.least <= self.M <= 1):
             raise ValueError(
                 f"stare: with alpha above 0, W must be in [1, {self.most:g}] and M in "

@@ -11,11 +11,7 @@ from .base import Method
 
 
 def check_savable(names: Sequence[str], states: Sequence[Any]) -> None:
-    """Find now what would end a run at its first checkpoint.
-
-    Raises:
-        ValueError: names the method whose state cannot be written or read.
-    """
+    """Find now what would end a run at its first checkpoint: a state that cannot be written."""
     for name, state in zip(names, states, strict=True):
         try:
             json.dumps(None if state is None else type(state).from_dict(state.to_dict()).to_dict())
@@ -33,9 +29,7 @@ def restored(
 ) -> list[Any]:  # fmt: skip
     """The states that `Objective.state_dict` wrote as `data`, for an objective of this description.
 
-    Raises:
-        ValueError: it is the state of another objective (other methods, or other parameters), or
-            nothing that `Objective.state_dict` gives.
+    Those of another objective (other methods, or other parameters) are refused.
     """
     if not _is_state(data):
         raise ValueError(
@@ -78,7 +72,6 @@ def _completed(saved: dict[str, Any], methods: Sequence[Method]) -> dict[str, An
 
 
 def _difference(saved: Any, mine: Any) -> str:
-    """Where two descriptions differ first, in words."""
     names = [[m["name"] for m in d["methods"]] for d in (saved, mine)]
     if names[0] != names[1]:
         return f"{names[0]}, this objective is {names[1]}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..control import Multiplier, MultiplierState, Observation, parse_target
+from ..control import Multiplier, parse_target
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, one_of, unread
+from .base import Rng, unread
+from .controlled import Controlled
 
 Knob = Literal["multiplier", "zeta", "zeta_d", "entropy_coef", "balance"]
 # the method that has the knob, at rest
@@ -18,30 +19,9 @@ KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "balance": ("opefo", {}),
 }
 
-# lowest and highest share of the first entropy, of those tried (.5, .75, 1, 1.25), from which no
-# mean of ten iterations was off by more than 11%: `target_sum`, one seed, docs/thermostat_record.md
-HELD = {
-    "entropy_coef": (0.5, 1.25),
-    "zeta": (0.5, 0.75),
-    "balance": (0.5, 0.75),
-    "zeta_d": (0.75, 0.75),
-}
-FAILED = {"zeta": 1.0}  # the lowest share tried there that a knob did not hold
-
-
-def able(share: float, knob: str) -> list[str]:
-    """Knobs that held a share of the first entropy, but for the one that stands at its end."""
-    return [name for name, (low, high) in HELD.items() if low <= share <= high and name != knob]
-
-
-def knob_of(name: str, coefficient: str) -> str:
-    """The knob that a method's coefficient is: "zeta_d" for `repo_d`'s `control/zeta`."""
-    own = (knob for knob, (method, _) in KNOBS.items() if method == name)
-    return next((knob for knob in own if knob.startswith(coefficient)), coefficient)
-
 
 @dataclass(frozen=True)
-class HeldEntropy(Method):
+class HeldEntropy(Controlled):
     """The thermostat (ours): holds the mean entropy at a target.
 
     Before every update it solves for the multiplier c of an entropy bonus, loss - c * (masked mean
@@ -73,42 +53,31 @@ class HeldEntropy(Method):
     needs: ClassVar[tuple[str, ...]] = ("entropy", "old_entropy")
     reads_current: ClassVar[bool] = False
     penalises: ClassVar[bool] = True
+    actuator: ClassVar[tuple[str, str | None]] = ("multiplier", None)
+    coefficient: ClassVar[str] = "the entropy coefficient"
+
+    @property
+    def _who(self) -> str:
+        return "thermostat"
 
     def __post_init__(self) -> None:
-        one_of("thermostat", "knob", self.knob, ("multiplier", *KNOBS))
-        one_of("thermostat", "solve", self.solve, ("sample", "exact"))
-        one_of("thermostat", "side", self.side, ("both", "below"))
-        parse_target(self.target, "thermostat")
+        super().__post_init__()
+        parse_target(self.target, self._who)
         if self.knob != "multiplier":
-            unread(self, "thermostat", f"knob={self.knob!r}", ("solve", "side"))
+            unread(self, f"knob={self.knob!r}", ("solve", "side"))
 
-    def stands_for(self) -> list[tuple[str, dict[str, Any]]]:
-        """The method that has the knob, held by a thermostat; none for the multiplier."""
+    @property
+    def stands_for(self) -> tuple[str, dict[str, Any]] | None:
+        """The method that has the knob, with its parameters; None for the multiplier."""
         if self.knob == "multiplier":
-            return []
+            return None
         name, given = KNOBS[self.knob]
         target = {"target": "1x" if self.target is None else self.target}
-        return [(name, given | target | {"controller": "thermostat"})]
+        return name, given | target | {"controller": "thermostat"}
 
     def law(self) -> Multiplier:
         return Multiplier(self.target, self.side)
 
-    def controls(self) -> str:
-        return "the entropy coefficient"
-
-    def init(self) -> MultiplierState:
-        return self.law().init()
-
-    def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
-        return self.law().observe(state, seen)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Add the bonus; the exact form's is not in the loss."""
         return terms if self.solve == "exact" else terms.add_entropy(state.value)
-
-    def metrics(self, state: MultiplierState) -> dict[str, float]:
-        out = {"control/multiplier": state.value}
-        if state.target is not None:
-            out["control/target"] = state.target
-        figures = self.law().figures(state)
-        return out | {f"thermostat/{name}": value for name, value in figures.items()}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.loss import Aggregation
 from .data import AGGREGATIONS, MASK, PER_TOKEN, contract_data
-from .findings import CLOSE, LEAVES, Broken, alike, expect, figure, rule, same_pass
+from .findings import CLOSE, LEAVES, alike, expect, figure, rule, same_pass
 from .subject import Added, Pass, Subject
 
 
@@ -41,9 +41,8 @@ def zero_advantages(subject: Subject) -> None:
         added = subject.allowed.added
         if added is None and not adds:
             added = Added()
-        expected = (
-            planned_gradients(found) if added is None else added_gradients(added, aggregation)
-        )
+        by_hand = None if added is None else added_gradients(added, aggregation)
+        expected = planned_gradients(found) if by_hand is None else by_hand
         for name, mine, theirs in zip(LEAVES, found.gradients, expected, strict=True):
             alike(f"the gradient of {name}", mine, theirs, when, **CLOSE)
             if not adds:
@@ -131,8 +130,8 @@ def one_token(subject: Subject) -> None:
                 f"the gradient of logp {when} is {gradient:.6g}; leave {math.copysign(1, A):g} out "
                 "of no_gradient_alone",
             )
-        elif not gradient * A < 0:
-            raise Broken(f"the gradient of logp {when} is {gradient:.6g}")
+        else:
+            expect(gradient * A < 0, f"the gradient of logp {when} is {gradient:.6g}")
 
 
 def _kl_to_itself(subject: Subject, found: Pass) -> float:
@@ -152,12 +151,10 @@ def on_policy(subject: Subject) -> None:
     data |= {"logp": data["old_logp"], "entropy": data["old_entropy"]}
     for aggregation in AGGREGATIONS:
         found = subject.run(data, aggregation)
-        for name, value in (("the loss", found.loss), *_named(found)):
+        numbers = {"the loss": found.loss}
+        for name, gradient in zip(LEAVES, found.gradients, strict=True):
+            numbers[f"the gradient of {name}"] = gradient[MASK.bool()]
+        for name, value in numbers.items():
             expect(
-                bool(torch.isfinite(value[MASK.bool()] if value.ndim else value).all()),
-                f"on policy {name} is not finite ({aggregation})",
+                bool(torch.isfinite(value).all()), f"on policy {name} is not finite ({aggregation})"
             )
-
-
-def _named(found: Pass) -> list[tuple[str, Tensor]]:
-    return [(f"the gradient of {x}", g) for x, g in zip(LEAVES, found.gradients, strict=True)]

@@ -67,9 +67,10 @@ def contract_data(dtype: torch.dtype = torch.float64, seed: int = 171) -> Data:
 
 def observe(objective: Objective, entropy: float, progress: float) -> None:
     """Show an objective an iteration of this entropy, with every signal that a host may give."""
-    nll = entropy + 0.6
-    others = {"stderr": 0.01, "response_mean": entropy + 0.02, "perplexity": math.exp(nll)}
-    objective.observe(entropy=entropy, nll=nll, progress=progress, **others)
+    objective.observe(
+        entropy=entropy, nll=entropy + 0.6, progress=progress, stderr=0.01,
+        response_mean=entropy + 0.02,
+    )  # fmt: skip
 
 
 def moved(objective: Objective) -> Objective:

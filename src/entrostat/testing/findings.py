@@ -78,11 +78,7 @@ def figure(value: Tensor | float) -> str:
 
 
 def same_pass(
-    got: Pass,
-    clean: Pass,
-    when: str,
-    rows: Any = slice(None),
-    exact: bool = False,
+    got: Pass, clean: Pass, when: str, rows: Any = slice(None), exact: bool = False
 ) -> None:
     """Hold the rows and columns of a pass that another has to that one's loss and gradients."""
     T, close = clean.logp.shape[1], {} if exact else CLOSE

@@ -82,14 +82,11 @@ def wider_precision(subject: Subject) -> None:
 def _all_of(found: Pass, dtype: torch.dtype, when: str) -> None:
     numbers = {"advantages": found.batch.need("advantages"), "the loss": found.loss}
     numbers |= {"the loss of a token": found.out.per_token}
-    numbers |= {f"{k} of the terms": v for k, v in vars(found.terms).items() if _is_float(v)}
+    terms = {k: v for k, v in vars(found.terms).items() if isinstance(v, Tensor)}
+    numbers |= {f"{k} of the terms": v for k, v in terms.items() if v.is_floating_point()}
     numbers |= {f"the figure {k}": v for k, v in found.out.metrics.items()}
     for name, value in numbers.items():
         expect(value.dtype == dtype, f"{when} {name} is {value.dtype}")
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 @rule(

@@ -110,10 +110,7 @@ class Subject:
     """
 
     def __init__(
-        self,
-        spec: Any,
-        params: Mapping[str, Any] | None = None,
-        allowed: Allowed | None = None,
+        self, spec: Any, params: Mapping[str, Any] | None = None, allowed: Allowed | None = None
     ) -> None:
         self.spec, self.params = spec, dict(params or {})
         self.allowed = allowed or Allowed()

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..control.adamw import PIECE, Coming, dot, solve
-from ..control.multiplier import Momentum, Multiplier, MultiplierState, Response, lasting_part
+from ..control.multiplier import Momentum, Multiplier, MultiplierState, Response
 from ..core.batch import TokenBatch
 from ..core.objective import Objective
 from ..core.rollouts import standard_error
@@ -155,7 +155,7 @@ class Hold:
             return 0.0
         law, state, held = self.law, self.state, momentum(coming.optimizer)
         # of momentum, so much is taken as if it had held the multiplier all along
-        lasting = lasting_part(held.young, held.lasting, updates)
+        lasting = held.lasting_part(updates)
         past = (lasting - held.young) / max(1 - held.young, 1e-30)
 
         def change(c: float) -> float:
@@ -193,7 +193,7 @@ class Hold:
         if not self.state.mean:  # no entropy was seen: all rollouts are masked
             return
         if moved is not None and moved.stderr > 0:  # NaN of one rollout
-            self.state = self.law.moved(self.state, moved.change, moved.stderr)
+            self.state = self.state.measured(1, moved.change, moved.stderr**2)
         lasting = 1 - float(optimizer.param_groups[0]["betas"][0])
         self.state = self.law.stepped(self.state, norm, clip, lasting, updates)
 

@@ -146,10 +146,7 @@ def test_threads_that_share_the_work_change_no_bit(spec: Any) -> None:
     real = torch.arange(B) < 20
     plain, mine = es.make_objective(spec), batch[:20]
     figures = describe(mine)
-    plain.observe(
-        entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
-        perplexity=figures["entropy/perplexity"], progress=0.5,
-    )  # fmt: skip
+    plain.observe(entropy=figures["entropy/exact"], nll=figures["entropy/nll"], progress=0.5)
     outcome = plain.compute_advantages(mine)
     ready = plain.prepare(outcome)
     assert ready.advantages is not None

@@ -8,9 +8,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .forward_mode import forward_mode_stats, is_dual
 from .plain import plain_stats, uncompiled
-from .reference import TokenStats
+from .reference import TokenStats, forward_mode_stats, is_dual
 from .sums import Head
 from .tiled import CUDA_TILE, TILE, Tile, TiledStats
 
@@ -92,7 +91,8 @@ def token_stats(
         found = _plain(flat, weight, bias, ids, head, moments)
     else:
         tile = tile or (CUDA_TILE if flat.is_cuda else TILE)
-        found = _tiled(flat, weight, bias, ids, head, moments, tile, implementation == "triton")
+        triton = implementation == "triton"
+        found = list(_tiled(flat, weight, bias, ids, head, moments, tile, triton))
     if not everything:
         place = keep.nonzero()[:, 0]
         found = [x.new_zeros(keep.shape).index_copy(0, place, x) for x in found]
@@ -110,12 +110,7 @@ def _plain(
     return plain_stats(z, targets, head, moments)
 
 
-@uncompiled
-def _tiled(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, head: Head,
-    moments: bool, tile: Tile, triton: bool,
-) -> list[Tensor]:  # fmt: skip
-    return list(TiledStats.apply(hidden, weight, bias, targets, head, moments, tile, triton))
+_tiled = uncompiled(TiledStats.apply)
 
 
 def _has_triton(hidden: Tensor) -> bool:

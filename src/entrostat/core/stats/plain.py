@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from .fold_torch import TorchFold
-from .forward_mode import is_dual
-from .reference import TokenStats, check_logits
+from .reference import TokenStats, check_logits, is_dual
 from .reference import token_stats_from_logits as oracle
 from .sums import LOWEST, Head, Sums, coefficients, once
 
@@ -50,7 +49,6 @@ class LogitStats(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
-        """One fold; the outputs are left as they are."""
         outputs, targets, head, moments = args
         z = _logits(outputs, head)
         forbidden = bool((z < LOWEST).any())
@@ -64,7 +62,6 @@ class LogitStats(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyrefly: ignore[bad-override]
-        """The gradient of the raw outputs."""
         once()
         outputs, targets, *kept = ctx.saved_tensors
         found = Sums(*kept)

@@ -19,8 +19,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..batch import at_least_float32
+from .sums import Head
+
+LOGITS = 2**22  # held at once in forward mode
 
 
 @dataclass
@@ -69,7 +73,6 @@ def token_stats_from_logits(
 
 
 def check_logits(logits: Tensor, targets: Tensor, temperature: float) -> None:
-    """Refuse what cannot be meant: targets of another shape, a temperature of 0 or less."""
     if targets.shape != logits.shape[:-1]:
         raise ValueError(
             f"token_stats_from_logits: targets must be {list(logits.shape[:-1])} for logits "
@@ -77,3 +80,32 @@ def check_logits(logits: Tensor, targets: Tensor, temperature: float) -> None:
         )
     if not temperature > 0:
         raise ValueError(f"token_stats: temperature must be above 0, got {temperature}")
+
+
+def is_dual(*tensors: Tensor | None) -> bool:
+    """Whether one of them carries a tangent (`torch.autograd.forward_ad`)."""
+    return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
+def forward_mode_stats(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, head: Head, moments: bool
+) -> list[Tensor]:
+    """The statistics [N] each of hidden [N, D] and weight [V, D], their tangents with them.
+
+    The accurate gradients of `plain` and `tiled` are written out for the backward pass; this goes
+    through the operations above, some tokens at a time, so that no [N, V] logits are held.
+    """
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    weight = weight.to(dtype)
+    bias = None if bias is None else bias.to(dtype)
+    rows = max(1, LOGITS // len(weight))
+    parts = []
+    for h, ids in zip(hidden.to(dtype).split(rows), targets.split(rows), strict=True):
+        with torch.autocast(hidden.device.type, enabled=False):
+            z = torch.nn.functional.linear(h, weight, bias) * head.scale
+        if head.softcap is not None:
+            z = head.softcap * torch.tanh(z / head.softcap)
+        stats = token_stats_from_logits(z, ids, head.temperature, moments)
+        found = (stats.logp, stats.entropy, stats.sum_p2, stats.sum_p2_logp)
+        parts.append([x for x in found if x is not None])
+    return [torch.cat(columns) for columns in zip(*parts, strict=True)]

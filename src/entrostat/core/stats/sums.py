@@ -35,16 +35,10 @@ LOWEST = -1e20  # in place of -inf: its exponential is 0, its products are numbe
 
 @dataclass(frozen=True)
 class Head:
-    """How logits follow from hidden states: softcap(scale * (hidden weight^T + bias))/temperature.
+    """Logits from hidden states: softcap(scale * (hidden weight^T + bias)) / temperature."""
 
-    Attributes:
-        scale: factor on the head's output, as some models have; 1 for none.
-        softcap: c of c tanh(logits / c), or None.
-        temperature: above 0.
-    """
-
-    scale: float = 1.0
-    softcap: float | None = None
+    scale: float = 1.0  # factor on the head's output, as some models have
+    softcap: float | None = None  # c of c tanh(logits / c)
     temperature: float = 1.0
 
     @property
@@ -74,12 +68,9 @@ class Head:
 
 
 def once() -> None:
-    """Refuse a backward pass that is to be differentiated again.
+    """Refuse a backward pass that is to be differentiated again (create_graph=True).
 
     Its result would look constant where the incoming gradient is, and lack a part in silence.
-
-    Raises:
-        RuntimeError: gradients are being recorded (create_graph=True).
     """
     if torch.is_grad_enabled():
         raise RuntimeError(
@@ -89,29 +80,18 @@ def once() -> None:
 
 
 class Sums(NamedTuple):
-    """What one pass over the vocabulary keeps of each token, [N] each.
+    """What one pass over the vocabulary keeps of each token, [N] each; None without moments."""
 
-    Attributes:
-        top: int64, index of the largest logit; the first on ties.
-        largest: that logit M, in the tiles' dtype.
-        target: the target's logit, in the tiles' dtype.
-        rest: float64, sum of exp(z - M) over all tokens but `top`.
-        slope: float64, sum of (z - M) exp(z - M).
-        rest2: float64, sum of exp 2(z - M), or None without moments.
-        slope2: float64, sum of (z - M) exp 2(z - M), or None.
-    """
-
-    top: Tensor
-    largest: Tensor
-    target: Tensor
-    rest: Tensor
-    slope: Tensor
-    rest2: Tensor | None
-    slope2: Tensor | None
+    top: Tensor  # int64, index of the largest logit; the first on ties
+    largest: Tensor  # that logit M, in the tiles' dtype
+    target: Tensor  # the target's logit, in the tiles' dtype
+    rest: Tensor  # float64, sum of exp(z - M) over all tokens but `top`
+    slope: Tensor  # float64, sum of (z - M) exp(z - M)
+    rest2: Tensor | None  # float64, sum of exp 2(z - M)
+    slope2: Tensor | None  # float64, sum of (z - M) exp 2(z - M)
 
     @classmethod
     def empty(cls, n: int, dtype: torch.dtype, device: torch.device, moments: bool) -> Sums:
-        """Before the first tile."""
         lowest = torch.full((n,), -math.inf, dtype=dtype, device=device)
         rest, slope, rest2, slope2 = torch.zeros(4, n, dtype=torch.float64, device=device)
         return cls(
@@ -134,23 +114,17 @@ class Sums(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """The gradient of the logits: e (a + b z' + e (c + d z')) with e = exp z', [N] each.
+    """The gradient of the logits: e (a + b z' + e (c + d z')) with e = exp z', [N] float each.
 
-    Attributes:
-        a: float.
-        b: float, or None where it is 0.
-        c: float, or None.
-        d: float, or None.
-        at_top: float, the exact value at the largest logit, its own share of g1 included.
-        at_target: float, what is added at the target where that is not the largest; or None.
+    None is 0.
     """
 
     a: Tensor
     b: Tensor | None
     c: Tensor | None
     d: Tensor | None
-    at_top: Tensor
-    at_target: Tensor | None
+    at_top: Tensor  # the exact value at the largest logit, its own share of g1 included
+    at_target: Tensor | None  # what is added at the target where that is not the largest
 
     def of(self, rows: slice) -> Coefficients:
         return Coefficients(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]

@@ -64,7 +64,6 @@ class _Tiles:
         return self.hidden[span].to(self.operand)
 
     def logits(self, hidden: Tensor, weight: Tensor, columns: slice) -> Tensor:
-        """[R, C] logits of a tile, in the buffer."""
         z = self._tile[: len(hidden) * len(weight)].view(len(hidden), len(weight))
         if self.half:
             torch.mm(hidden, weight.t(), out_dtype=torch.float32, out=z)
@@ -75,7 +74,6 @@ class _Tiles:
         return self.head.apply_(z)
 
     def add_product_(self, into: Tensor, left: Tensor, right: Tensor) -> None:
-        """Add the matrix product left right, summed in the tiles' dtype."""
         if self.half:
             left, right = left.to(self.operand), right.to(self.operand)
             torch.addmm(into, left, right, out_dtype=torch.float32, out=into)
@@ -113,18 +111,7 @@ def sums(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, head: Head,
     moments: bool, tile: Tile = TILE, triton: bool = False,
 ) -> Sums:  # fmt: skip
-    """One pass over the vocabulary.
-
-    Args:
-        hidden: [N, D] float.
-        weight: [V, D] float.
-        bias: [V] float, or None.
-        targets: [N] int64 in 0..V-1.
-        head: from outputs to logits.
-        moments: also the second moments.
-        tile: tokens and columns of a tile.
-        triton: fold by the Triton kernels.
-    """
+    """One pass over the vocabulary: hidden [N, D], weight [V, D], bias [V], targets [N] int64."""
     tiles = _Tiles(hidden, weight, bias, head, tile)
     found = Sums.empty(len(hidden), tiles.dtype, hidden.device, moments)
     fold = tiles.fold(triton)
@@ -177,11 +164,10 @@ def gradients(
 
 
 class TiledStats(torch.autograd.Function):
-    """Ties `sums` and `gradients` together for autograd."""
+    """`sums` and `gradients` for autograd; statistics [N] each, float32 or better."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
-        """Statistics [N] each, float32 or better."""
         hidden, weight, bias, targets, head, moments, tile, triton = args
         with torch.autocast(hidden.device.type, enabled=False), matrix_units(hidden):
             found = sums(hidden, weight, bias, targets, head, moments, tile, triton)
@@ -193,7 +179,6 @@ class TiledStats(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyrefly: ignore[bad-override]
-        """Gradients of hidden, weight and bias, where they are needed."""
         once()
         hidden, weight, bias, targets, *found = ctx.saved_tensors
         incoming = (*grad_outputs, None, None)[:4]

@@ -188,7 +188,7 @@ def _gradient(objective: Objective, batch: TokenBatch, draw: int) -> tuple[Tenso
 
 def ends_of(method: Method) -> tuple[float, float] | None:
     """The coefficient at both ends of its controller's range; None without a controller."""
-    law: Any = method.law() if isinstance(method, Controlled | HeldEntropy) else None
+    law: Any = method.law() if isinstance(method, Controlled) else None
     if isinstance(method, AdaptiveEntropy):
         return method.coef_min, method.coef_max
     if isinstance(law, Multiplier):  # it has none; these are large
@@ -208,6 +208,7 @@ def authority(subject: Subject) -> Finding:
         name, law = objective.names[k], method.law() if isinstance(method, Controlled) else None
         if isinstance(method, HeldEntropy):
             texts.append(f"`{name}` solves for a bonus of either sign, of any size")
+            continue
         if law is None:  # a gate on entropy has a check of its own
             continue
         target = parse_target(getattr(law, "target", None))

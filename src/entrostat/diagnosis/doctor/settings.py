@@ -5,20 +5,18 @@ Each takes a `Plan` and returns what is wrong, or None where the settings do not
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from dataclasses import dataclass
 
 from ...config import TrainConfig
-from ...control import Thermostat, parse_target
+from ...control import parse_target
 from ...core.advantages import NEED_PAIRS
 from ...core.objective import Objective, make_objective
 from ...core.probe import ONE_UPDATE, idle_at_one, probe
 from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
-from ...method.thermostat import FAILED, able, knob_of
 from ...models.rounding import FIX, rounds
 from ..checks import Finding, wrong
 
@@ -103,7 +101,7 @@ def penalties(plan: Plan) -> Finding | None:
 
 
 def authority(plan: Plan) -> Finding | None:
-    """A thermostat that is asked for what its knob did not hold where all knobs were measured."""
+    """A controller that is asked to hold an entropy of 0."""
     for name, method in plan.chain:
         law = method.law() if isinstance(method, Controlled) else None
         if law is None or method.actuator is None:
@@ -113,16 +111,6 @@ def authority(plan: Plan) -> Finding | None:
             return wrong(
                 f"{name}: a target of 0: no policy that samples has no entropy",
                 "give a target above 0, 0.75x say",
-            )
-        knob = knob_of(name, method.actuator[0])
-        share = min((level.value for level in target.levels if level.relative), default=0.0)
-        least = FAILED.get(knob, math.inf)
-        if isinstance(law, Thermostat) and share >= least:
-            others = " or ".join(able(share, knob))
-            return wrong(
-                f"{name}: {knob} is asked to hold {share:g}x of the first entropy; on target_sum "
-                f"it did not hold {least:g}x (docs/thermostat_record.md)",
-                (f"let {others} hold it (--method.knob), or " if others else "") + "ask for less",
             )
     return None
 
