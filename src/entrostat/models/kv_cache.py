@@ -165,22 +165,10 @@ def _spread(x: Tensor, repeats: int, places: int, dtype: torch.dtype | None) -> 
     return buffer.view(b * repeats, J, places, D)
 
 
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
-    scaling: float | None = None, **kwargs: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """As transformers asks for: query [b, G J, 1, D], key and value [b, J, S, D] -> [b, 1, G J, D].
-
-    The query heads on a key-value head are its rows, so that keys and values are not repeated.
-    """
-    if kwargs.get("softcap") is not None:
-        raise ValueError(f"{NAME} has no softcap")  # found when the model is tried
-    b, H, n, D = query.shape
-    J = key.shape[1]
-    grouped = query.reshape(b, J, H // J * n, D).to(value.dtype)
-    mask = attention_mask.expand(b, J, H // J, -1)
-    out = scaled_dot_product_attention(grouped, key, value, mask, scale=scaling)
-    return out.reshape(b, H, n, D).transpose(1, 2).contiguous(), None
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """Query [b, J, G, D], the mask [b, 1, 1, S]."""
+    mask = mask.expand(*query.shape[:3], -1)
+    return scaled_dot_product_attention(query, key, value, mask, scale=scaling)
 
 
 class RoomyLayer(DynamicLayer):
