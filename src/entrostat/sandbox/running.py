@@ -94,8 +94,8 @@ def run_many(
 
 def judge(
     program: str, asserts: Sequence[str] = (),
-    calls: Sequence[tuple[str, Sequence[Any], Any]] = (), entry: str = "", prelude: str = "",
-    every: bool = True, limits: Limits | None = None, mode: str = "auto",
+    calls: Sequence[tuple[str, Sequence[Any], Any]] = (), prelude: str = "", every: bool = True,
+    limits: Limits | None = None, mode: str = "auto",
 ) -> Verdict:  # fmt: skip
     """Test the functions of a program, from a process that it cannot reach.
 
@@ -105,18 +105,14 @@ def judge(
             classes by name, and as the module `solution`; what they do with these is done over
             there, and what they compare is plain data.
         calls: (function, arguments, expected result), as JSON has them.
-        entry: the function that asserts know as `candidate`.
         prelude: a source whose names the program finds where it has none of its own.
         every: go on after a test that failed.
         limits: what program and tests may take together.
         mode: as `isolation`.
     """
     limits = limits or Limits()
-    tests: dict[str, Any] = {
-        "asserts": list(asserts), "calls": [list(call) for call in calls], "all": every,
-    }  # fmt: skip
-    tests |= {"entry": entry} if entry else {}
     with _memory() as file:
+        tests = {"asserts": list(asserts), "calls": list(calls), "all": every}
         frames.send(file.fileno(), tests)
         file.seek(0)
         order = {

@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -66,8 +67,9 @@ def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: 
     gc.enable()
 
 
-def run(source: str) -> NoReturn:
-    """Run a program as `python program.py` would."""
+def run(source: str, harden: Callable[[], None]) -> NoReturn:
+    """Take the last rights, then run a program as `python program.py` would."""
+    harden()
     builtins.open = io.open = _open  # there is no /dev/stdin
     _end(execute(source, "<program>", module("__main__")))
 
@@ -142,8 +144,9 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def serve() -> NoReturn:
-    """Execute what comes, one source after the other, in one namespace."""
+def serve(harden: Callable[[], None]) -> NoReturn:
+    """Take the last rights, then execute one source after the other in one namespace."""
+    harden()
     here, namespace, turn = os.getpid(), module("__main__"), 0
     while True:
         try:

@@ -62,8 +62,6 @@ def _test(program: Program, tests: dict[str, Any]) -> tuple[list[bool], str]:
     # what tests compute with is Python's own, whatever the program calls by that name
     scope = {name: names[name] for name in names if not hasattr(builtins, name)}
     scope |= {"__name__": "tests", "__builtins__": builtins}
-    if "entry" in tests:
-        scope["candidate"] = names.get(tests["entry"])
     runs: list[Callable[[], Any]] = [
         *(lambda t=t: exec(compile(t, "<test>", "exec", dont_inherit=True), scope)  # noqa: S102
           for t in tests["asserts"]),
