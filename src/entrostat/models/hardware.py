@@ -60,24 +60,19 @@ def choose_threads(config: TrainConfig, policy: Policy, small: bool, say: Say) -
     given: a busy moment would choose fewer for one of its runs, whose sums then round otherwise
     than those of the runs that it is compared with.
     """
-    if config.threads:
-        torch.set_num_threads(config.threads)
-        return
-    if small:
-        torch.set_num_threads(1)
-        return
-    if policy.device.type != "cpu":
-        return
-    if study_of() is not None:
-        config.threads = _THREADS
-        torch.set_num_threads(config.threads)
-        return
+    if not config.threads and not small and policy.device.type == "cpu":
+        config.threads = _THREADS if study_of() is not None else _fastest_threads(policy, say)
+    if config.threads or small:
+        torch.set_num_threads(config.threads or 1)
+
+
+def _fastest_threads(policy: Policy, say: Say) -> int:
     counts = sorted({2**i for i in range(_THREADS.bit_length())} | {_THREADS})
     seconds = {n: _pass_seconds(policy, n) for n in counts}
-    config.threads = min(counts, key=lambda n: seconds[n])
-    torch.set_num_threads(config.threads)
+    fastest = min(counts, key=lambda n: seconds[n])
     measured = ", ".join(f"{n}: {1e3 * s:.0f} ms" for n, s in seconds.items())
-    say(f"threads: {config.threads}; a short pass of the model takes {measured}")
+    say(f"threads: {fastest}; a short pass of the model takes {measured}")
+    return fastest
 
 
 def _pass_seconds(policy: Policy, threads: int) -> float:
