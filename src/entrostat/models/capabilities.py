@@ -58,16 +58,9 @@ def known_head(policy: Policy) -> LanguageHead | None:
 def probe(policy: Policy) -> Sequences:
     """Four short sequences, two of one prompt, one of these cut short."""
     V = policy.model.config.get_text_config().vocab_size
-    ids = torch.arange(4 * 9, device=policy.device).view(4, 9) % V
-    ids[1, :4] = ids[0, :4]
-    attention = torch.ones_like(ids)
-    attention[2:, 0] = 0
-    attention[1, 7:] = 0
-    return Sequences(
-        ids, attention, 4, attention[:, 4:].bool(), torch.zeros(4, 5, device=policy.device),
-        torch.ones(4, dtype=torch.bool, device=policy.device),
-        torch.tensor([0, 0, 1, 2], device=policy.device),
-    )  # fmt: skip
+    a, b, c, d = ([n % V for n in range(first, first + 9)] for first in (0, 9, 18, 27))
+    prompts, completions = [a[:4], a[:4], c[1:4], d[1:4]], [a[4:], b[4:7], c[4:], d[4:]]
+    return Sequences.ragged(prompts, completions, [0, 0, 1, 2], policy.pad, policy.device)
 
 
 def can_share(policy: Policy, name: str) -> bool:

@@ -12,9 +12,10 @@ entries of a block of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,42 @@ class Sequences:
     sampler_entropy: Tensor | None = None
     # [B] bool, sequences that sampling did not wait for; None where it waits for all
     dropped: Tensor | None = None
+
+    @classmethod
+    def ragged(
+        cls, prompts: Sequence[list[int]], completions: Sequence[list[int]], prompt: Sequence[int],
+        pad: int, device: torch.device, *, finished: Sequence[bool] | None = None,
+        mask: Sequence[list[bool]] | None = None, logp: Sequence[list[float]] | None = None,
+        entropy: Sequence[list[float]] | None = None, dropped: Sequence[bool] | None = None,
+    ) -> Sequences:  # fmt: skip
+        """Of lists of any lengths, one a sequence; by default all is sampled, and all finished."""
+        P, T = (max(map(len, rows)) for rows in (prompts, completions))
+
+        def right(rows: Sequence[list[Any]], fill: Any, dtype: torch.dtype) -> Tensor:
+            full = [[*row, *[fill] * (T - len(row))] for row in rows]
+            return torch.tensor(full, dtype=dtype, device=device)
+
+        def left(rows: Sequence[list[int]], fill: int) -> Tensor:
+            full = [[*[fill] * (P - len(row)), *row] for row in rows]
+            return torch.tensor(full, dtype=torch.int64, device=device)
+
+        real = right([[True] * len(row) for row in completions], False, torch.bool)
+        sampled = real if mask is None else right(mask, False, torch.bool)
+
+        def figures(rows: Sequence[list[float]]) -> Tensor:
+            return right(rows, 0.0, torch.float32).masked_fill(~sampled, 0)
+
+        return cls(
+            torch.cat([left(prompts, pad), right(completions, pad, torch.int64)], 1),
+            torch.cat([left([[1] * len(row) for row in prompts], 0), real.long()], 1),
+            P,
+            sampled,
+            torch.zeros(real.shape, device=device) if logp is None else figures(logp),
+            torch.tensor([True] * len(prompts) if finished is None else finished, device=device),
+            torch.tensor(prompt, device=device),
+            None if entropy is None else figures(entropy),
+            None if dropped is None else torch.tensor(dropped, device=device),
+        )
 
     @property
     def completions(self) -> Tensor:

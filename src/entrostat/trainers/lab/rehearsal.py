@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -256,7 +257,7 @@ def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
     Raises:
         ValueError: a token that the model does not know.
     """
-    policy, device = state.policy, state.policy.device
+    policy = state.policy
     known = vocabulary(policy.model)
     if int(rollouts.tokens.min()) < 0 or int(rollouts.tokens.max()) >= known:
         raise ValueError(
@@ -270,22 +271,14 @@ def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
     own = [rollouts.rows(i) for i in range(len(rollouts))]
     T = max(rows.stop - rows.start for rows in own)
     prompts = encode(policy, state.config, examples, T, ValueError)
-    P, B = max(map(len, prompts)), len(rollouts)
-    tokens = torch.full((B, P + T), policy.pad)
-    attention = torch.zeros((B, P + T), dtype=torch.int64)
-    mask = torch.zeros((B, T), dtype=torch.bool)
-    logp = torch.zeros((B, T))
-    for i, rows in enumerate(own):
-        prompt, n = prompts[number[i]], rows.stop - rows.start
-        tokens[i, P - len(prompt) : P] = torch.tensor(prompt)
-        tokens[i, P : P + n] = rollouts.tokens[rows]
-        attention[i, P - len(prompt) : P + n] = 1
-        mask[i, :n] = True if rollouts.sampled is None else rollouts.sampled[rows]
-        logp[i, :n] = rollouts.sampler_logp[rows].float()
-    sequences = Sequences(
-        tokens.to(device), attention.to(device), P, mask.to(device),
-        logp.to(device).masked_fill(~mask.to(device), 0), rollouts.finished.to(device),
-        torch.tensor(number, device=device),
+
+    def of_each(values: Tensor) -> list[list[Any]]:
+        return [values[rows].tolist() for rows in own]
+
+    sequences = Sequences.ragged(
+        [prompts[i] for i in number], of_each(rollouts.tokens), number, policy.pad, policy.device,
+        finished=rollouts.finished.tolist(), logp=of_each(rollouts.sampler_logp),
+        mask=None if rollouts.sampled is None else of_each(rollouts.sampled),
     )  # fmt: skip
     answers = Answers(sequences, list(rollouts.completions))
     return Sampled(1, examples, answers), rollouts.rewards.float()
