@@ -53,7 +53,6 @@ class Answers:
     figures: dict[str, float] = field(default_factory=dict)
 
     def of_rollouts(self, examples: Sequence[Example]) -> list[Example]:
-        """B: the prompt of each rollout."""
         return [examples[number] for number in self.sequences.prompt.tolist()]
 
     def scored(self, score: Scorer, examples: Sequence[Example], iteration: int) -> Tensor:
@@ -120,10 +119,6 @@ class ObservationTokenizer:
 
         Through the template, they begin with what it puts behind the policy's turn, but for an end
         token that was sampled.
-
-        Raises:
-            RunStopped: the tokenizer makes a token of it that the model does not know.
-            ValueError: the chat template refuses the turns, or leaves the policy's out.
         """
         text = observation
         if self.chat:
@@ -182,7 +177,6 @@ class Rollout:
         self._add(ids, True, logp, entropy)
 
     def hear(self, reply: Reply, failed: bool, rules: TurnLimits) -> None:
-        """What the environment replied to that turn: the end, or context for another."""
         self.done = reply.done and not failed
         self.open = not reply.done and self.turns < rules.turns
         if not self.open:

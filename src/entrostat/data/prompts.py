@@ -22,7 +22,6 @@ _OF_TINY = ("target_sum", "tool_sum")  # tasks in the tiny policy's alphabet
 
 
 def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
-    """Tokens that a completion, or a turn of it, may take: the run's setting, else the task's."""
     new = config.sampling.max_new_tokens or task.max_new_tokens(split)
     if not isinstance(new, int) or new < 1:
         raise ValueError(f"task {task.name!r}: max_new_tokens must be at least 1, got {new!r}")
@@ -127,11 +126,7 @@ def _apart(task: Task, seed: int, first: int, count: int) -> list[Example]:
 
 
 def example(task: Task, index: int, split: str) -> Example:
-    """A task's example, checked.
-
-    Raises:
-        RunStopped: the task raised, or gave something else.
-    """
+    """A task's example, checked."""
     try:
         given = task.example(index, split)
     except Exception as error:
@@ -209,7 +204,6 @@ def _another(config: TrainConfig) -> str:
 
 
 def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
-    """Strings that end a completion: the run's setting, else the task's."""
     if config.sampling.stop is not None:
         return config.sampling.stop
     found = getattr(task, "stop", ())

@@ -29,10 +29,7 @@ def generator(seed: int, iteration: int, purpose: Purpose, device: torch.device)
 def shuffled(group: torch.Tensor, whole: bool, generator: torch.Generator) -> torch.Tensor:
     """Rollouts [B] in random order, int64 on the CPU.
 
-    Args:
-        group: [B] int; equal numbers are rollouts of one prompt.
-        whole: those of a prompt stay together.
-        generator: on the CPU.
+    Equal numbers in `group` [B] are rollouts of one prompt, which stay together if `whole`.
     """
     if not whole:
         return torch.randperm(len(group), generator=generator)

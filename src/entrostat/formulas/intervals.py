@@ -29,7 +29,6 @@ class Subset(NamedTuple):
 
     @property
     def bounded(self) -> bool:
-        """Whether it reaches neither infinity."""
         return all(abs(place) < _FAR for place, _ in self.cuts)
 
 
@@ -49,7 +48,6 @@ def same_subset(a: Subset, b: Subset) -> bool:
 
 
 def subset(node: Node) -> Subset | None:
-    """The part of the real line that an answer is, or None."""
     rule = _SUBSETS.get(node.kind)
     return None if rule is None else rule(node)
 

@@ -94,7 +94,6 @@ _FACTOR = re.compile(
 
 
 def unit_of(tokens: Sequence[Token]) -> Unit | None:
-    """What unit some tokens are, or None."""
     text = ""
     for token in tokens:
         if token.command and token.command not in _COMMANDS:

@@ -21,8 +21,6 @@ LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statis
 
 @dataclass(frozen=True)
 class Kind:
-    """A grader of ours."""
-
     home: str  # MODULE:FUNCTION of (response, answer); its keyword-only arguments are its options
     summary: str
     total: bool = False  # it grades any text in linear time, so that it needs no process of its own
@@ -61,7 +59,6 @@ GRADERS: dict[str, Kind] = {
 
 
 def imported(name: str) -> Callable[..., Any]:
-    """The function that MODULE:FUNCTION of ours names."""
     module, _, function = name.partition(":")
     return getattr(import_module(module), function)
 
@@ -78,10 +75,6 @@ def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
         name: of the grader. An installed package offers one by an entry point of the group
             `entrostat.graders`.
         options: its own settings, keyword arguments of its function.
-
-    Raises:
-        ValueError: there is none of that name, it is no function of two texts, it has no such
-            option, or it needs a package that is not installed.
     """
     grader = _found(name)
     if not options:
@@ -98,11 +91,7 @@ def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
 
 
 def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = None) -> None:
-    """Refuse an expected answer, or options, that a grader could give no sense.
-
-    Raises:
-        ValueError: begins with the grader's name.
-    """
+    """Refuse an expected answer, or options, that a grader could give no sense."""
     kind = GRADERS.get(name)
     if kind is not None and kind.check:
         module = kind.home.partition(":")[0]
@@ -141,11 +130,7 @@ def _found(name: str) -> Grader:
 
 
 def as_reward(value: Any) -> float:
-    """A scorer's result as a number.
-
-    Raises:
-        ValueError: it is none, or one that float32 arithmetic cannot use.
-    """
+    """A scorer's result as a number that float32 arithmetic can use."""
     number = math.nan
     if not isinstance(value, str | bytes | bytearray):
         with suppress(TypeError, ValueError, RuntimeError, OverflowError):

@@ -7,7 +7,7 @@ resumed run computes as it did before.
 from __future__ import annotations
 
 import shutil
-import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,12 +84,7 @@ def _pass_seconds(policy: Policy, threads: int) -> float:
 
 def _fastest(run: Callable[[], object], tries: int) -> float:
     run()
-    seconds = []
-    for _ in range(tries):
-        began = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return min(timeit.repeat(run, number=1, repeat=tries))
 
 
 def check_room(
@@ -98,17 +93,8 @@ def check_room(
 ) -> None:  # fmt: skip
     """Print the least memory and the most disk that a run takes; raise if it cannot fit.
 
-    Args:
-        policy: what is trained; its weights are in memory.
-        config: the run's.
-        new: tokens that a rollout may take.
-        output: the run directory.
-        say: prints both.
-        reference: whether a frozen copy of the model is kept.
-        second: whether a copy of all that is trained is trained as well (PRIME).
-
-    Raises:
-        ValueError: the disk is too small, or the memory for gradients and AdamW's moments.
+    `new` are tokens that a rollout may take. `reference` says whether a frozen copy of the model is
+    kept, `second` whether a copy of all that is trained is trained as well (PRIME).
     """
     every = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.trained().values())
@@ -144,7 +130,6 @@ def check_room(
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can still be taken; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return _processors.free_memory()

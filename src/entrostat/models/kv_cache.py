@@ -87,10 +87,7 @@ class GraphedDecoder:
     def __call__(self, tokens: Tensor, positions: Tensor, place: int) -> Tensor:
         """Logits [b, V] after one more token of each sequence; valid until the next call.
 
-        Args:
-            tokens: [b] int64.
-            positions: [b, 1] int64, position ids.
-            place: where among the S places the token goes.
+        `tokens` [b] and position ids [b, 1] are int64; `place` is where among the S the token goes.
         """
         if place >= self._mask.shape[-1]:
             self._grow()

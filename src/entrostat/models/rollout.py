@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..core.stats import token_stats_from_logits
 from ..errors import RunStopped
@@ -65,26 +66,24 @@ class Sequences:
         entropy: Sequence[list[float]] | None = None, dropped: Sequence[bool] | None = None,
     ) -> Sequences:  # fmt: skip
         """Of lists of any lengths, one a sequence; by default all is sampled, and all finished."""
-        P, T = (max(map(len, rows)) for rows in (prompts, completions))
 
-        def right(rows: Sequence[list[Any]], fill: Any, dtype: torch.dtype) -> Tensor:
-            full = [[*row, *[fill] * (T - len(row))] for row in rows]
-            return torch.tensor(full, dtype=dtype, device=device)
-
-        def left(rows: Sequence[list[int]], fill: int) -> Tensor:
-            full = [[*[fill] * (P - len(row)), *row] for row in rows]
-            return torch.tensor(full, dtype=torch.int64, device=device)
-
-        real = right([[True] * len(row) for row in completions], False, torch.bool)
-        sampled = real if mask is None else right(mask, False, torch.bool)
+        def filled(
+            rows: Sequence[list[Any]], fill: int, dtype: torch.dtype, side: str = "right"
+        ) -> Tensor:
+            tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+            return pad_sequence(tensors, True, fill, side).to(device)
 
         def figures(rows: Sequence[list[float]]) -> Tensor:
-            return right(rows, 0.0, torch.float32).masked_fill(~sampled, 0)
+            return filled(rows, 0, torch.float32).masked_fill(~sampled, 0)
 
+        before = filled(prompts, pad, torch.int64, "left")
+        there = filled([[1] * len(row) for row in prompts], 0, torch.int64, "left")
+        real = filled([[True] * len(row) for row in completions], 0, torch.bool)
+        sampled = real if mask is None else filled(mask, 0, torch.bool)
         return cls(
-            torch.cat([left(prompts, pad), right(completions, pad, torch.int64)], 1),
-            torch.cat([left([[1] * len(row) for row in prompts], 0), real.long()], 1),
-            P,
+            torch.cat([before, filled(completions, pad, torch.int64)], 1),
+            torch.cat([there, real.long()], 1),
+            before.shape[1],
             sampled,
             torch.zeros(real.shape, device=device) if logp is None else figures(logp),
             torch.tensor([True] * len(prompts) if finished is None else finished, device=device),
@@ -169,9 +168,6 @@ def sample(
         enough: stop as soon as so many of the sequences at once have ended; None waits for all.
         where: for an error message.
         on_progress: called with the number of tokens sampled since the last call.
-
-    Raises:
-        RunStopped: the policy's logits are not finite.
     """
     device = next(model.parameters()).device
     training = [module for module in model.modules() if module.training]

@@ -62,12 +62,7 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
 
 
 def task_class(name: str) -> type[Any]:
-    """The class of a task by name; a file's and a reasoning-gym data set's among them.
-
-    Raises:
-        ValueError: there is none, or MODULE:CLASS is no class with a task's members. Its module is
-            imported; nothing of it is called.
-    """
+    """The class of a task by name; its module is imported, nothing of it is called."""
     return _found(name)[0]
 
 

@@ -117,7 +117,6 @@ class DataTask(JsonlTask):
         return Example(prompt, answer(), {"label": label})
 
     def problems(self) -> Iterator[str]:
-        """All problems of all splits, without the template."""
         for kept in self._problems.values():
             yield from (asked for asked, _ in kept)
 

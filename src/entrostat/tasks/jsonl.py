@@ -106,7 +106,6 @@ class JsonlTask(Graded):
 
 
 def table(whose: str, key: str, given: Any) -> Mapping[str, Any]:
-    """A setting that is a table, or nothing."""
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"{whose}: {key} is a table, got {given!r}")
     return given or {}

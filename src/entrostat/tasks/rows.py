@@ -28,11 +28,8 @@ class Located(NamedTuple):
 def read_rows(path: str, columns: Iterable[str] = ()) -> Iterator[Located]:
     """The rows of a file, or of all files of a directory in the order of their names.
 
-    Args:
-        path: `*.jsonl` or `*.json` (or one of them with .gz), one object per line in UTF-8; or
-            `*.parquet`; or a directory of such.
-        columns: what is read of a Parquet file; a name with a dot in it stands for what is before
-            the dot too.
+    `columns` are what is read of a Parquet file; a name with a dot in it stands for what is before
+    the dot too.
     """
     if not Path(path).is_dir():
         yield from _file(path, columns)
@@ -93,7 +90,6 @@ def read_pairs(
 
 
 def column_names(whose: str, known: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The columns of fields by name, the user's own words first."""
     for key, name in given.items():
         if key not in known:
             raise ValueError(f"{whose}: {unknown('field', key, known)}")
@@ -103,7 +99,6 @@ def column_names(whose: str, known: Mapping[str, str], given: Mapping[str, str])
 
 
 def columns_of(row: Any) -> str:
-    """The columns that a row has, for a message."""
     there = f"; its columns: {', '.join(map(str, row))}" if isinstance(row, dict) and row else ""
     return there[:200]
 

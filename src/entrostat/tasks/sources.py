@@ -123,7 +123,6 @@ def at_hand(data: DataSet) -> str:
 
 
 def missing(name: str, data: DataSet, reason: str) -> str:
-    """One line: what to download, and where to put it."""
     part = f", configuration {data.config}" if data.config else ""
     names = data.files or tuple(data.splits.values())
     kind = "files" if data.files else "splits" if len(names) > 1 else "split"

@@ -18,7 +18,7 @@ that a model wrote takes a sandbox inside the worker.
 For Linux and macOS; the memory limit holds on Linux.
 """
 
-from .pool import Failure, Outcome, Pool
+from .pool import Failure, Outcome, Pool, tried
 from .wire import Call
 
-__all__ = ["Call", "Failure", "Outcome", "Pool"]
+__all__ = ["Call", "Failure", "Outcome", "Pool", "tried"]

@@ -52,7 +52,6 @@ def judge(source: str, prelude: str, harden: Callable[[], None]) -> NoReturn:
 
 
 def _test(program: Program, tests: dict[str, Any]) -> tuple[list[bool], str]:
-    """Which tests pass, and why the first that fails does."""
     begun = program.begun
     if "raised" in begun:
         return [], f"{begun['raised'][0]}: {begun['text']}"
