@@ -124,7 +124,6 @@ class World:
         return Reply(shown(said["output"], _LONGEST), self._done)
 
     def reward(self, training: bool) -> float:
-        """The share of unit tests that pass; 1 or 0 in evaluation; 0 where it is not completed."""
         if not self._done:
             return 0.0
         tests = self._ask({"do": "evaluate"})
@@ -132,7 +131,6 @@ class World:
         return share if training else float(share == 1)
 
     def close(self) -> None:
-        """End the process, whatever it is at, and remove what it has written."""
         if self._process is None:
             return
         if self._process.poll() is None:

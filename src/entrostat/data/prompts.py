@@ -29,7 +29,6 @@ def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
 
 
 def turns_of(task: Task, split: str) -> int:
-    """The most turns that a rollout may take; 1 for a task without environments."""
     if not is_multi_turn(task):
         return 1
     turns: Any = task.turns(split)  # pyrefly: ignore[missing-attribute]

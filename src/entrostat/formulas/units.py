@@ -138,5 +138,4 @@ def unit_at_end(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
 
 
 def named(*units: str) -> Unit:
-    """The unit of these names, each once."""
     return tuple(sorted((unit, 1) for unit in units))

@@ -219,7 +219,6 @@ def _stdin(
 
 
 def _text(value: Any) -> str:
-    """An input or output; some sets have a list of lines."""
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 

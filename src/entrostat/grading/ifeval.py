@@ -121,7 +121,6 @@ def needs(names: Iterable[str]) -> str:
 
 
 def readings(response: str) -> list[str]:
-    """The eight forms of a response that loose grading looks at."""
     lines = response.split("\n")
     cut = [lines[1:], lines[:-1], lines[1:-1]]
     texts = [response, *("\n".join(rest).strip() for rest in cut)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..core.stats import TokenStats, token_stats_from_logits
+from ..core.stats import token_stats_from_logits
 from ..errors import in_one_line
 from .head import SMALLEST_VOCABULARY, LanguageHead, find_head
 from .prepacked import can_prepack
@@ -42,17 +42,16 @@ def known_head(policy: Policy) -> LanguageHead | None:
     if head is None or policy.model.get_output_embeddings().weight.shape[0] < SMALLEST_VOCABULARY:
         return None
 
-    def figures(stats: TokenStats) -> Tensor:
+    def figures(few: Sequences, logits: bool) -> Tensor:
+        targets = few.completions[few.mask]
+        if logits:
+            stats = token_stats_from_logits(policy.padded(few), targets)
+        else:
+            stats = head.stats(policy.model, policy.hidden(few), targets, 1.0)
         return torch.stack([stats.logp, stats.entropy])
 
-    def plain(few: Sequences) -> Tensor:
-        return figures(token_stats_from_logits(policy.padded(few), few.completions[few.mask]))
-
-    def without_logits(few: Sequences) -> Tensor:
-        targets = few.completions[few.mask]
-        return figures(head.stats(policy.model, policy.hidden(few), targets, 1.0))
-
-    return head if _agree(policy, plain, without_logits) else None
+    same = _agree(policy, lambda few: figures(few, True), lambda few: figures(few, False))
+    return head if same else None
 
 
 def probe(policy: Policy) -> Sequences:
@@ -64,7 +63,6 @@ def probe(policy: Policy) -> Sequences:
 
 
 def can_share(policy: Policy, name: str) -> bool:
-    """Whether sampling may branch the model's cache from a prompt to its rollouts."""
     reason = ""
     for share in (True, False):
         try:
@@ -78,7 +76,6 @@ def can_share(policy: Policy, name: str) -> bool:
 
 
 def can_graph(policy: Policy) -> bool:
-    """Whether decoding with CUDA graphs (`kv_cache`) gives what decoding without gives."""
     if not policy.shares or not _attends_by_sdpa(policy, {"full_attention"}):
         return False
     chosen = torch.linspace(0.1, 0.9, 4 * 5, device=policy.device, dtype=torch.float64).view(4, 5)

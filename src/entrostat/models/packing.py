@@ -63,9 +63,9 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
     # of each place its token, its position, who owns it, and the copy of a prompt that it is in or
     # that it sees
     ids, at, owner, group = (np.full(rows * size, fill) for fill in (0, 0, _PADDING, 0))
-    start_of = [0] * len(length)  # place of the completion's first token
-    last_prompt = [0] * len(length)  # place of its prompt's last token
-    copies, prompt_end = 0, 0
+    nothing = np.zeros(0, np.int64)
+    source = [nothing] * len(length)
+    copies, last_prompt = 0, 0  # the place of a prompt's last token
 
     def put(place: int, i: int, first: int, count: int, whose: int) -> None:
         """Put tokens of sequence i at a place, from position `first` on."""
@@ -76,17 +76,12 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
 
     for i, (place, new) in zip(order, places, strict=True):
         if new:
-            copies, prompt_end = copies + 1, place - 1
+            copies, last_prompt = copies + 1, place - 1
             put(place - prompt_length[i], i, 0, prompt_length[i], _PROMPT)
-        last_prompt[i], start_of[i] = prompt_end, place
-        if length[i] > 1:
-            put(place, i, prompt_length[i], length[i] - 1, i)
-
-    source = [
-        np.concatenate([[last], np.arange(begin, begin + n - 1)])[row[:n]]
-        for last, begin, n, row in zip(last_prompt, start_of, length, sampled, strict=True)
-        if n
-    ]
+        if n := length[i]:
+            put(place, i, prompt_length[i], n - 1, i)
+            before = np.concatenate([[last_prompt], np.arange(place, place + n - 1)])
+            source[i] = before[sampled[i, :n]]
 
     owners, groups = (torch.from_numpy(x).view(rows, size).to(device) for x in (owner, group))
     place = torch.arange(size, device=device)
@@ -99,7 +94,7 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
         torch.from_numpy(ids).view(rows, size).to(device),
         torch.from_numpy(at).view(rows, size).to(device),
         attention[:, None],
-        torch.from_numpy(np.concatenate(source) if source else np.zeros(0, np.int64)).to(device),
+        torch.from_numpy(np.concatenate([nothing, *source])).to(device),
     )
 
 

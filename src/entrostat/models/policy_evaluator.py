@@ -19,8 +19,6 @@ from .rollout import Sequences, positions
 
 @dataclass(frozen=True)
 class PolicyEvaluator:
-    """A policy, and how it is measured; any host's."""
-
     policy: Policy  # in plain float32, by operations that forward mode knows
     temperature: float  # that of sampling
     size: int  # sequences that fit in memory at once

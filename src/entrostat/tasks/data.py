@@ -226,7 +226,6 @@ class DataTask(JsonlTask):
         return template
 
     def _elsewhere(self, without: Iterable[str]) -> set[str]:
-        """The problems of other sets, as they are compared with this one's."""
         if isinstance(without, str):
             raise ValueError(f"{self._asked}: without is a list of data sets, got {without!r}")
         found = set()
@@ -270,7 +269,6 @@ def passed_by_wrong_programs(
 
 
 def wrong(answer: str) -> str:
-    """A program that has all names that tests use, and does nothing right."""
     tests = json.loads(answer)
     if tests["kind"] == "stdin":
         return 'print("of a wrong program")'

@@ -170,7 +170,6 @@ class Pool:
     def _work(
         self, waiting: deque[tuple[int, bytes]], outcomes: list[Outcome], timeout: float
     ) -> None:
-        """A thread's: make calls until none waits."""
         while waiting:
             worker = self._take()
             try:

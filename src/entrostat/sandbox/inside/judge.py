@@ -108,7 +108,6 @@ class _Objects:
 
 
 def _answer(source: str, prelude: str, fd: int) -> NoReturn:
-    """The program's process: define, then do as asked."""
     scope, objects = module("solution"), _Objects()
     if prelude:
         fallback: dict[str, Any] = {"__name__": "solution"}
