@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .tree import Token
+from .tree import Token
 
 Unit = tuple[tuple[str, int], ...]
 

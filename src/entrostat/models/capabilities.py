@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +12,9 @@ from torch import Tensor
 from ..core.stats import token_stats_from_logits
 from ..errors import in_one_line
 from .head import SMALLEST_VOCABULARY, LanguageHead, find_head
+from .policy import Policy
 from .prepacked import can_prepack
 from .rollout import Sequences, sample
-
-if TYPE_CHECKING:
-    from .policy import Policy
 
 SMALL = 10_000_000  # parameters: below, other costs than products and attention decide
 # what libraries raise at a model that is made otherwise than they expect
