@@ -126,23 +126,21 @@ def _apart(task: Task, seed: int, first: int, count: int) -> list[Example]:
 
 def example(task: Task, index: int, split: str) -> Example:
     """A task's example, checked."""
+    who = f"{task.name}.example({index}, {split!r})"
     try:
         given = task.example(index, split)
     except Exception as error:
-        raise RunStopped(
-            f"{task.name}.example({index}, {split!r}) raised {in_one_line(error)}"
-        ) from error
+        raise RunStopped(f"{who} raised {in_one_line(error)}") from error
     if not isinstance(given, Example) or not isinstance(given.prompt, str):
         raise RunStopped(
-            f"{task.name}.example({index}, {split!r}) must give an entrostat.Example with a text "
-            f"as prompt, not {given!r:.80}"
+            f"{who} must give an entrostat.Example with a text as prompt, not {given!r:.80}"
         )
     try:
         given.prompt.encode()
     except UnicodeEncodeError:
         raise RunStopped(
-            f"{task.name}.example({index}, {split!r}): the prompt holds half a surrogate pair, "
-            f"which is no text: {given.prompt[:80]!r}"
+            f"{who}: the prompt holds half a surrogate pair, which is no text: "
+            f"{given.prompt[:80]!r}"
         ) from None
     return given
 

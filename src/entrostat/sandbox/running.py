@@ -67,9 +67,7 @@ def isolation(mode: str = "auto") -> str:
 
 def run(program: str, stdin: str = "", limits: Limits | None = None, mode: str = "auto") -> Result:
     """Run a Python program (the standard library alone) in the sandbox; `mode` as `isolation`."""
-    limits = limits or Limits()
-    order = {"do": "run", "program": program, "stdin": stdin, "limits": asdict(limits)}
-    return _ask(order, limits, isolation(mode))
+    return _ask("run", limits or Limits(), isolation(mode), program=program, stdin=stdin)
 
 
 def run_many(
@@ -110,15 +108,14 @@ def judge(
         limits: what program and tests may take together.
         mode: as `isolation`.
     """
-    limits = limits or Limits()
     with _memory() as file:
         tests = {"asserts": list(asserts), "calls": list(calls), "all": every}
         frames.send(file.fileno(), tests)
         file.seek(0)
-        order = {
-            "do": "judge", "program": program, "prelude": prelude, "limits": asdict(limits),
-        }  # fmt: skip
-        result = _ask(order, limits, isolation(mode), file.fileno())
+        result = _ask(
+            "judge", limits or Limits(), isolation(mode), file.fileno(), program=program,
+            prelude=prelude,
+        )  # fmt: skip
         file.seek(0)
         try:
             said = frames.receive(file.fileno())
@@ -138,11 +135,12 @@ def _memory() -> IO[bytes]:
 
 
 def _ask(
-    order: Mapping[str, Any], limits: Limits, mode: str, descriptor: int | None = None
+    do: str, limits: Limits, mode: str, descriptor: int | None = None, **of_what: str
 ) -> Result:
+    order = {"do": do, "limits": asdict(limits), **of_what}
     try:
         with lane(mode) as found:
-            answer = found.ask(dict(order), limits.wall, descriptor)
+            answer = found.ask(order, limits.wall, descriptor)
     except ConnectionError as error:
         return Result(None, "", "", "killed", str(error), 0.0)
     return as_result(answer)

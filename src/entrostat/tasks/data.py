@@ -96,28 +96,25 @@ class DataTask(JsonlTask):
         fields = table(self._asked, "fields", fields)
         self._columns = column_names(self._asked, self.data.fields, fields)
         taken = self._elsewhere(self.data.without if without is None else without)
-        self._problems = {
+        self._rows = {
             split: list(self._read(source, taken))
             for split, source in sources(name, self.data, path).items()
         }
         if self._grader == "code":
-            for split in self._problems:
+            for split in self._rows:
                 self._try_tests(split)
-        if set(self._problems) == {"train"}:
-            self._problems = hold_out(self._problems["train"], share)
-        self.splits = tuple(self._problems)
-
-    def size(self, split: str) -> int | None:
-        return len(self._problems[split])
+        if set(self._rows) == {"train"}:
+            self._rows = hold_out(self._rows["train"], share)
+        self.splits = tuple(self._rows)
 
     def example(self, index: int, split: str) -> Example:
-        asked, answer = self._problems[split][index]
+        asked, answer = self._rows[split][index]
         prompt = self._template.replace("{problem}", asked)
         label = " ".join(asked[-2 * _LABEL :].split())[-_LABEL:]
         return Example(prompt, answer(), {"label": label})
 
     def problems(self) -> Iterator[str]:
-        for kept in self._problems.values():
+        for kept in self._rows.values():
             yield from (asked for asked, _ in kept)
 
     def _read(self, source: Source, taken: set[str]) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -179,7 +176,7 @@ class DataTask(JsonlTask):
 
     def _try_tests(self, split: str) -> None:
         """Refuse a set whose tests a wrong program passes: its reward would be for nothing."""
-        kept = self._problems[split]
+        kept = self._rows[split]
         place = passed_by_wrong_programs([answer for _, answer in kept], self._options)
         if place is not None:
             raise ValueError(

@@ -72,8 +72,8 @@ class JsonlTask(Graded):
             examples.append(Example(prompt, answer))
         if not examples:
             raise ValueError(f"task {path!r}: the data set is empty")
-        self._examples = hold_out(examples, test)
-        self.splits = tuple(self._examples)
+        self._rows: dict[str, list[Any]] = hold_out(examples, test)
+        self.splits = tuple(self._rows)
 
     def _settle(self, whose: str, grader: Any, options: Any, test: Any) -> None:
         """Keep the grader and its settings; refuse those, and a share, that cannot be meant."""
@@ -99,10 +99,10 @@ class JsonlTask(Graded):
         return self._max_new_tokens
 
     def size(self, split: str) -> int | None:
-        return len(self._examples[split])
+        return len(self._rows[split])
 
     def example(self, index: int, split: str) -> Example:
-        return self._examples[split][index]
+        return self._rows[split][index]
 
 
 def table(whose: str, key: str, given: Any) -> Mapping[str, Any]:

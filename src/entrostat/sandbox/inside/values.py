@@ -46,8 +46,7 @@ def encode(value: Any, handle: Callable[[Any, Any], Any] | None = None) -> Any:
     `handle` makes a handle of an object and its plain form (None without one); without it what is
     no plain data raises TypeError.
     """
-    own = handle is not None and type(value).__module__ == "solution"
-    if own and handle is not None:
+    if handle is not None and type(value).__module__ == "solution":
         try:
             return handle(value, encode(value))
         except (TypeError, RecursionError):
