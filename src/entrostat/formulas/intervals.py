@@ -16,12 +16,10 @@ _FAR = 10**1000  # beyond all that has a value
 
 
 class Subset(NamedTuple):
-    """A part of the real line.
+    """A part of the real line, about `letter` ("" where it says none).
 
-    Attributes:
-        letter: what it is about, or "".
-        cuts: in order, where it begins and where it ends: places, and whether each is right before
-            the place (0) or right behind it (1).
+    `cuts` are in order where it begins and where it ends: places, and whether each is right before
+    the place (0) or right behind it (1).
     """
 
     letter: str

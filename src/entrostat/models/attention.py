@@ -90,12 +90,9 @@ def _register(name: str, attend: Callable[..., Tensor]) -> None:
 def attending(model: Any, name: str, attend: Callable[..., Tensor]) -> Iterator[None]:
     """While open, a model attends by a function of ours, known to transformers as `name`.
 
-    Args:
-        model: of transformers.
-        name: of the function.
-        attend: (query [b, J, G n, D], key and value [b, J, S, D], the mask, factor on products) ->
-            [b, J, G n, D]: the G query heads on a key-value head are its rows, so that keys and
-            values are not repeated.
+    `attend` makes of a query [b, J, G n, D], key and value [b, J, S, D], the mask and a factor on
+    products [b, J, G n, D]: the G query heads on a key-value head are its rows, so that keys and
+    values are not repeated.
     """
     _register(name, attend)
     config = model.config.get_text_config()

@@ -45,15 +45,11 @@ class PreallocatedLayer(DynamicLayer):
 
 
 class GraphedDecoder:
-    """Steps of decoding behind a prompt.
+    """Steps of decoding behind prompts, by a model whose layers all attend to every place.
 
-    Args:
-        model: a Hugging Face causal LM whose layers all attend to every place.
-        cache: keys and values of the prompts, as the model's own pass left them.
-        attention: [b / repeats, P] int64, 1 on the prompts' tokens.
-        repeats: sequences of a prompt, side by side.
-        places: of prompt and completion, at most.
-        dtype: of keys and values; None keeps that of the cache.
+    `cache` holds the prompts' keys and values as the model's own pass left them; `attention`
+    [b / repeats, P] int64 is 1 on the prompts' tokens. `repeats` are a prompt's sequences, side by
+    side, `places` those of prompt and completion at most. A `dtype` of None keeps the cache's.
     """
 
     def __init__(

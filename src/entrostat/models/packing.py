@@ -101,13 +101,9 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
 def _next_fit(parts: list[tuple[int, int, int]], size: int) -> tuple[list[tuple[int, bool]], int]:
     """Next fit of completions into rows of `size` places, in the order of their prompts.
 
-    Args:
-        parts: (prompt, its length, places of the completion) of each. A prompt is copied into each
-            row that needs it.
-        size: places of a row.
-
-    Returns:
-        Of each completion its first place and whether its prompt's copy lies before it; the rows.
+    `parts` are (prompt, its length, places of the completion). A prompt is copied into each row
+    that needs it. Returns of each completion its first place and whether its prompt's copy lies
+    before it; and the number of rows.
     """
     found, row, used, current = [], 0, 0, None
     for prompt, prompt_length, places in parts:

@@ -283,16 +283,11 @@ def of_dropped(sequences: Sequences) -> dict[str, float]:
 def choose(
     logits: Tensor, temperature: float, top_p: float, source: Source
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [b] int64 and their log-probs [b] float32; NaN where the logits are none.
+    """Tokens [b] int64 and log-probs [b] float32 of `logits` [b, V]; NaN where these are none.
 
-    The log-prob is that of the whole distribution also where `top_p` cuts it, or `source` is None.
-
-    Args:
-        logits: [b, V].
-        temperature: above 0.
-        top_p: nucleus.
-        source: a generator; or a uniform number per sequence, [b] float64 in [0, 1), whose token
-            then depends on its own row alone; or None for the most likely token.
+    The log-prob is that of the whole distribution also where `top_p` cuts it. `source` is a
+    generator; or a uniform number per sequence, [b] float64 in [0, 1), whose token then depends on
+    its own row alone; or None for the most likely token.
     """
     if source is None or logits.shape[-1] < LARGE or top_p < 1:
         logp = torch.log_softmax(logits.float() / temperature, -1)  # [b, V]

@@ -191,10 +191,7 @@ def is_arithmetic(text: str) -> bool:
 
 
 def combination(text: str) -> tuple[list[int], Fraction] | None:
-    """The whole numbers in an expression of + - * / and brackets, and its value, exactly.
-
-    None where the text is no such expression, or divides by 0.
-    """
+    """The whole numbers in an expression of + - * / and brackets, and its exact value, or None."""
     if len(text) > _MAX_ANSWER or not _BASIC.fullmatch(text):
         return None
     try:
