@@ -91,11 +91,6 @@ def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> Non
         raise ValueError(f"needs an output that an empty program lacks, got {answer!r:.80}")
 
 
-def warm() -> None:
-    """Find out how programs are kept apart here, for workers to be forked from."""
-    sandbox.isolation()
-
-
 def program(response: str, prompt: str = "", reads: re.Pattern[str] | None = None) -> str:
     """The program in a response.
 

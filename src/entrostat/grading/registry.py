@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from .._names import unknown
 from .._plugins import find, offered, offers
+from ..workers.server import find_function
 
 Grader = Callable[[str, str], float]
 LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statistics take squares
@@ -50,17 +50,12 @@ GRADERS: dict[str, Kind] = {
         "entrostat.grading.code:grade_code",
         "the program in it passes tests, in the sandbox",
         check="check_code",
-        warm="entrostat.grading.code:warm",
+        warm="entrostat.sandbox:isolation",  # how programs are kept apart here
     ),
     "ifeval": Kind(
         "entrostat.grading.ifeval:grade_ifeval", "instructions followed", True, "check_ifeval"
     ),
 }
-
-
-def imported(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    return getattr(import_module(module), function)
 
 
 def is_total(name: str) -> bool:
@@ -96,7 +91,7 @@ def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = Non
     if kind is not None and kind.check:
         module = kind.home.partition(":")[0]
         try:
-            imported(f"{module}:{kind.check}")(answer, **(options or {}))
+            find_function(f"{module}:{kind.check}")(answer, **(options or {}))
         except ValueError as error:
             raise ValueError(f"grader {name!r} {error}") from None
 
@@ -107,7 +102,7 @@ def _found(name: str) -> Grader:
         kind = GRADERS[name]
         if kind.needs is not None and find_spec(kind.needs[0]) is None:
             raise ValueError(kind.needs[1])
-        return imported(kind.home)
+        return find_function(kind.home)
     if ":" in name:
         module, function = find(name, "grader")
         whose, grader = f"grader {name!r}", getattr(module, function, None)
