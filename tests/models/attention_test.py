@@ -24,7 +24,7 @@ from entrostat.config import TrainConfig
 from entrostat.core.stats import tiled
 from entrostat.core.stats.tiled import has_amx, matrix_units
 from entrostat.models import packing
-from entrostat.models.attention import NAME, _attend, _Rows, row_attention
+from entrostat.models.attention import NAME, _Rows, grouped, row_attention
 from entrostat.models.capabilities import window
 from entrostat.models.head import only_at
 from entrostat.models.loading import load_policy
@@ -34,6 +34,7 @@ from entrostat.models.pretrain import tokenizer
 from entrostat.models.rollout import Sequences
 
 U = 2**-8
+_attend = grouped(NAME, _Rows.apply)
 SMALL = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 15,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "eos_token_id": 1,
@@ -296,7 +297,7 @@ def test_a_larger_model_attends_by_rows_by_itself(
 def test_rows_of_a_model_with_a_soft_cap_are_left_to_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`_attend` knows none: seen when the model is tried."""
+    """Plain products know none: seen when the model is tried."""
     monkeypatch.setattr("entrostat.models.capabilities.SMALL", 1000)
     monkeypatch.setattr("entrostat.models.capabilities.can_pack", lambda policy: True)
     path = saved(tmp_path, "Gemma2", query_pre_attn_scalar=8, attn_logit_softcapping=20.0)

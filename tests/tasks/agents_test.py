@@ -30,6 +30,7 @@ from entrostat.agents.tools import WORLDS, Tools, may_be_in
 from entrostat.agents.tools.world import Instance, checks, is_answer
 from entrostat.agents.worlds import in_time
 from entrostat.workers import Outcome
+from tool_solutions import solution
 
 HERE = threading.get_ident()
 
@@ -399,12 +400,11 @@ def _first_of_each_template() -> Iterator[tuple[str, int]]:
 
 
 def solve(task: Tools, split: str, indices: list[int]) -> list[float]:
-    """Evaluation rewards of the reference programs, which read the state and know no answer."""
+    """Evaluation rewards of the reference programs, which know the text and read the state."""
     examples = [task.example(index, split) for index in indices]
     with Worlds(task, examples, at_once=4) as worlds:
-        turns = {
-            i: block(task.instances(split)[index][2].solution) for i, index in enumerate(indices)
-        }
+        asked = [task.instances(split)[index] for index in indices]
+        turns = {i: block(solution(name, one.ask)) for i, (_, name, one) in enumerate(asked)}
         replies = worlds.reply(turns)
         assert all(reply.done for reply in replies.values()), replies
         assert not worlds.failures
@@ -432,12 +432,13 @@ def test_every_instance_is_solved_in_plain_python(tmp_path: Path) -> None:
     """By their reference programs, in one interpreter without a sandbox."""
     task = Tools(seed=7)
     jobs = [
-        (instance, WORLDS[kind], f"{split}{number}")
+        (name, instance, WORLDS[kind], f"{split}{number}")
         for split in task.splits
-        for number, (kind, _, instance) in enumerate(task.instances(split))
+        for number, (kind, name, instance) in enumerate(task.instances(split))
     ]
     programs = {
-        where: SUBMIT + world.setup(i.before) + "\n" + i.solution for i, world, where in jobs
+        where: SUBMIT + world.setup(one.before) + "\n" + solution(name, one.ask)
+        for name, one, world, where in jobs
     }
     (tmp_path / "programs.json").write_text(json.dumps(programs))
     runner = textwrap.dedent("""
@@ -449,7 +450,7 @@ def test_every_instance_is_solved_in_plain_python(tmp_path: Path) -> None:
             os.chdir("..")
     """)
     subprocess.run([sys.executable, "-c", runner], cwd=tmp_path, check=True, timeout=480)
-    for instance, world, where in jobs:
+    for _, instance, world, where in jobs:
         notebook = _Left(tmp_path / where)
         submitted = json.loads(notebook.files()[SUBMITTED])
         assert all(checks(instance, world.read(notebook), submitted)), (instance, submitted)
@@ -479,9 +480,14 @@ class _Left:
 
 @pytest.mark.usefixtures("isolated")
 def test_worked_examples_in_prompts_are_true() -> None:
-    for world in WORLDS.values():
+    states = {
+        "files": {"staff.txt": "Anton\nBirgit\nCelia"},
+        "database": {"products/11": [11, "teapot", 18, 7]},
+        "calendar": {"picnic": ["Mon", 12, 14, ["Anton", "Birgit"]]},
+    }
+    for kind, world in WORLDS.items():
         _, turns = world.shown
-        notebook = tool(world.setup(world.shown_state), judged=[True])
+        notebook = tool(world.setup(states[kind]), judged=[True])
         try:
             for code, output in turns:
                 reply = notebook.reply(block(code))

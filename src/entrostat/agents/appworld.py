@@ -27,6 +27,7 @@ _FETCH = (
     "In an environment of its own: pip install appworld && appworld install && appworld download "
     "data; then APPWORLD_PYTHON=THAT/bin/python APPWORLD_ROOT=DIR, the directory with its `data`"
 )
+_LONGEST = 8000  # characters of an observation
 _CHILD = Path(__file__).with_name("appworld_child.py")
 _PROMPT = """\
 You are the assistant of {first_name} {last_name} ({email}, {phone_number}) and do a task for them,
@@ -108,8 +109,8 @@ class AppWorld:
 class World:
     """One world, of a task's id, in a process of its own, which starts with the first code."""
 
-    def __init__(self, root: Path, python: str, task: str, longest: int = 8000) -> None:
-        self._root, self._python, self._task, self._longest = root, python, task, longest
+    def __init__(self, root: Path, python: str, task: str) -> None:
+        self._root, self._python, self._task = root, python, task
         self._name = f"entrostat-{uuid.uuid4().hex}"
         self._process: subprocess.Popen[str] | None = None
         self._done = False
@@ -117,13 +118,12 @@ class World:
     def reply(self, text: str) -> Reply:
         code = code_in(text)
         if code is None:
-            return Reply(shown(NO_CODE, self._longest))
+            return Reply(shown(NO_CODE, _LONGEST))
         said = self._ask({"do": "execute", "code": code})
         self._done = said["done"]
-        return Reply(shown(said["output"], self._longest), self._done)
+        return Reply(shown(said["output"], _LONGEST), self._done)
 
     def reward(self, training: bool) -> float:
-        """The share of unit tests that pass; 1 or 0 in evaluation; 0 where it is not completed."""
         if not self._done:
             return 0.0
         tests = self._ask({"do": "evaluate"})
@@ -131,7 +131,6 @@ class World:
         return share if training else float(share == 1)
 
     def close(self) -> None:
-        """End the process, whatever it is at, and remove what it has written."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -157,11 +156,7 @@ class World:
         return self._answer(process)
 
     def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        """What the process says.
-
-        Raises:
-            RuntimeError: that something failed there, or nothing at all.
-        """
+        """What the process says."""
         assert process.stdout is not None
         line = process.stdout.readline()
         said = json.loads(line) if line else {"error": f"its process has ended. {_FETCH}"}

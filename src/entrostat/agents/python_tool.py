@@ -56,7 +56,6 @@ class PythonTool:
         self._closed = False
 
     def reply(self, text: str) -> Reply:
-        """Run the turn's blocks; done once something is submitted."""
         code = code_in(text)
         if code is None:
             return Reply(shown(NO_CODE, self._longest))
@@ -73,7 +72,6 @@ class PythonTool:
         return Reply(shown(said, self._longest), done=self._submitted is not None)
 
     def reward(self, training: bool) -> float:
-        """The share of checks that pass; 1 or 0 in evaluation; 0 where nothing was submitted."""
         if self._notebook is None or self._submitted is None:
             return 0.0
         try:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from ..errors import in_one_line
+from ..grading import as_reward
 from ..tasks.base import Example
-from ..workers import Outcome
+from ..workers import Outcome, tried
 
 TIMEOUT = 60.0
 AT_ONCE = 16
@@ -108,7 +108,7 @@ class Worlds:
 
     def rewards(self, training: bool) -> list[float]:
         """A reward per rollout; 0 where its world has failed."""
-        calls = {i: lambda w=self._worlds[i]: _reward(w, training) for i in self._alive()}
+        calls = {i: lambda w=self._worlds[i]: as_reward(w.reward(training)) for i in self._alive()}
         rewards = self._ask(calls)
         return [rewards.get(i, 0.0) for i in range(self._size)]
 
@@ -137,8 +137,7 @@ def in_time(
 ) -> list[Outcome]:
     """Make calls in threads, `at_once` at a time, each for `timeout` seconds at most.
 
-    Returns:
-        What became of each, in order. A call that times out is left to itself.
+    What became of each, in order. A call that times out is left to itself.
     """
     outcomes: list[Outcome] = []
     for start in range(0, len(calls), at_once):
@@ -157,10 +156,7 @@ def in_time(
 
 
 def _make(call: Callable[[], Any], given: dict[int, Outcome], place: int) -> None:
-    try:
-        given[place] = Outcome(call())
-    except (Exception, SystemExit) as error:
-        given[place] = Outcome(None, "raised", in_one_line(error))
+    given[place] = tried(call)
 
 
 def _checked(reply: Any) -> Reply:
@@ -168,13 +164,6 @@ def _checked(reply: Any) -> Reply:
         raise TypeError(f"reply must give an entrostat.agents.Reply with a text, not {reply!r:.80}")
     # half a surrogate pair is no text for a tokenizer
     return Reply(reply.observation.encode(errors="replace").decode(), bool(reply.done))
-
-
-def _reward(world: Environment, training: bool) -> float:
-    reward = float(world.reward(training))
-    if not abs(reward) <= 1e18:
-        raise ValueError(f"the reward is {reward}; it must be one finite number")
-    return reward
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ class Answers:
     figures: dict[str, float] = field(default_factory=dict)
 
     def of_rollouts(self, examples: Sequence[Example]) -> list[Example]:
-        """B: the prompt of each rollout."""
         return [examples[number] for number in self.sequences.prompt.tolist()]
 
     def scored(self, score: Scorer, examples: Sequence[Example], iteration: int) -> Tensor:
@@ -120,10 +119,6 @@ class ObservationTokenizer:
 
         Through the template, they begin with what it puts behind the policy's turn, but for an end
         token that was sampled.
-
-        Raises:
-            RunStopped: the tokenizer makes a token of it that the model does not know.
-            ValueError: the chat template refuses the turns, or leaves the policy's out.
         """
         text = observation
         if self.chat:
@@ -182,7 +177,6 @@ class Rollout:
         self._add(ids, True, logp, entropy)
 
     def hear(self, reply: Reply, failed: bool, rules: TurnLimits) -> None:
-        """What the environment replied to that turn: the end, or context for another."""
         self.done = reply.done and not failed
         self.open = not reply.done and self.turns < rules.turns
         if not self.open:
@@ -251,7 +245,14 @@ def play(
             rewards = worlds.rewards(training)
             judged += [(r, worlds.failures.get(i, "")) for i, r in enumerate(rewards)]
         found += here
-    sequences = _side_by_side(found, rollouts, device, pad, exact, enough is not None)
+    sequences = Sequences.ragged(
+        [one.prompt for one in found], [one.ids for one in found],
+        [place // rollouts for place in range(len(found))], pad, device,
+        finished=[one.done for one in found], mask=[one.sampled for one in found],
+        logp=[one.logp for one in found],
+        entropy=[one.entropy for one in found] if exact else None,
+        dropped=None if enough is None else [one.dropped for one in found],
+    )  # fmt: skip
     return sequences, rules.texts(found), judged, [one.turns for one in found]
 
 
@@ -291,29 +292,3 @@ def _turn(said: Sequences, row: int) -> tuple[list[int], list[float], list[float
     values = (said.completions, said.sampler_logp, H)
     ids, logp, entropy = (x[row, :n].tolist() for x in values)
     return ids, logp, entropy
-
-
-def _side_by_side(
-    found: list[Rollout], rollouts: int, device: torch.device, pad: int, exact: bool, drops: bool
-) -> Sequences:
-    P, T = max(len(one.prompt) for one in found), max(len(one.ids) for one in found)
-
-    def padded(rows: list[list[Any]], fill: Any, dtype: torch.dtype, width: int = T) -> Tensor:
-        """[B, width], filled up on the right."""
-        full = [row + [fill] * (width - len(row)) for row in rows]
-        return torch.tensor(full, dtype=dtype, device=device)
-
-    left = [P - len(one.prompt) for one in found]
-    ids = [[pad] * n + one.prompt + one.ids for n, one in zip(left, found, strict=True)]
-    real = [[0] * n + [1] * (len(row) - n) for n, row in zip(left, ids, strict=True)]
-    return Sequences(
-        padded(ids, pad, torch.int64, P + T),
-        padded(real, 0, torch.int64, P + T),
-        P,
-        padded([one.sampled for one in found], False, torch.bool),
-        padded([one.logp for one in found], 0.0, torch.float32),
-        torch.tensor([one.done for one in found], device=device),
-        torch.arange(len(found), device=device) // rollouts,
-        padded([one.entropy for one in found], 0.0, torch.float32) if exact else None,
-        torch.tensor([one.dropped for one in found], device=device) if drops else None,
-    )

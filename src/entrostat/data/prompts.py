@@ -22,7 +22,6 @@ _OF_TINY = ("target_sum", "tool_sum")  # tasks in the tiny policy's alphabet
 
 
 def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
-    """Tokens that a completion, or a turn of it, may take: the run's setting, else the task's."""
     new = config.sampling.max_new_tokens or task.max_new_tokens(split)
     if not isinstance(new, int) or new < 1:
         raise ValueError(f"task {task.name!r}: max_new_tokens must be at least 1, got {new!r}")
@@ -30,7 +29,6 @@ def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
 
 
 def turns_of(task: Task, split: str) -> int:
-    """The most turns that a rollout may take; 1 for a task without environments."""
     if not is_multi_turn(task):
         return 1
     turns: Any = task.turns(split)  # pyrefly: ignore[missing-attribute]
@@ -127,28 +125,22 @@ def _apart(task: Task, seed: int, first: int, count: int) -> list[Example]:
 
 
 def example(task: Task, index: int, split: str) -> Example:
-    """A task's example, checked.
-
-    Raises:
-        RunStopped: the task raised, or gave something else.
-    """
+    """A task's example, checked."""
+    who = f"{task.name}.example({index}, {split!r})"
     try:
         given = task.example(index, split)
     except Exception as error:
-        raise RunStopped(
-            f"{task.name}.example({index}, {split!r}) raised {in_one_line(error)}"
-        ) from error
+        raise RunStopped(f"{who} raised {in_one_line(error)}") from error
     if not isinstance(given, Example) or not isinstance(given.prompt, str):
         raise RunStopped(
-            f"{task.name}.example({index}, {split!r}) must give an entrostat.Example with a text "
-            f"as prompt, not {given!r:.80}"
+            f"{who} must give an entrostat.Example with a text as prompt, not {given!r:.80}"
         )
     try:
         given.prompt.encode()
     except UnicodeEncodeError:
         raise RunStopped(
-            f"{task.name}.example({index}, {split!r}): the prompt holds half a surrogate pair, "
-            f"which is no text: {given.prompt[:80]!r}"
+            f"{who}: the prompt holds half a surrogate pair, which is no text: "
+            f"{given.prompt[:80]!r}"
         ) from None
     return given
 
@@ -209,7 +201,6 @@ def _another(config: TrainConfig) -> str:
 
 
 def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
-    """Strings that end a completion: the run's setting, else the task's."""
     if config.sampling.stop is not None:
         return config.sampling.stop
     found = getattr(task, "stop", ())

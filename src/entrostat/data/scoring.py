@@ -18,7 +18,7 @@ from ..errors import RunStopped, in_one_line
 from ..grading import as_reward
 from ..sandbox import use
 from ..tasks import Example, Task
-from ..workers import Call, Outcome, Pool
+from ..workers import Call, Outcome, Pool, tried
 
 if TYPE_CHECKING:  # veRL's environment, where this runs as well, need not have tyro
     from ..config import Scoring
@@ -107,7 +107,7 @@ class Scorer:
         batched = getattr(self._task, "score_batch", None)
         if batched is not None:
             return [Outcome(value) for value in _together(self._task, batched, pairs, iteration)]
-        return [_tried(self._task.score, *pair) for pair in pairs]
+        return [tried(self._task.score, *pair) for pair in pairs]
 
     def _in_workers(self, calls: list[Call], iteration: int) -> list[Outcome]:
         settings = self._settings
@@ -119,14 +119,6 @@ class Scorer:
             return self._pool.map(calls, settings.timeout)
         except (ValueError, RuntimeError) as error:
             raise RunStopped(f"iteration {iteration}: {self._task.name}: {error}") from error
-
-
-def _tried(score: Callable[..., Any], completion: str, example: Example) -> Outcome:
-    """What a scorer does in this process: only Ctrl-C gets through."""
-    try:
-        return Outcome(score(completion, example))
-    except (Exception, SystemExit) as error:
-        return Outcome(None, "raised", in_one_line(error))
 
 
 def _judged(outcome: Outcome) -> tuple[float, str]:

@@ -29,10 +29,7 @@ def generator(seed: int, iteration: int, purpose: Purpose, device: torch.device)
 def shuffled(group: torch.Tensor, whole: bool, generator: torch.Generator) -> torch.Tensor:
     """Rollouts [B] in random order, int64 on the CPU.
 
-    Args:
-        group: [B] int; equal numbers are rollouts of one prompt.
-        whole: those of a prompt stay together.
-        generator: on the CPU.
+    Equal numbers in `group` [B] are rollouts of one prompt, which stay together if `whole`.
     """
     if not whole:
         return torch.randperm(len(group), generator=generator)
@@ -41,13 +38,10 @@ def shuffled(group: torch.Tensor, whole: bool, generator: torch.Generator) -> to
 
 
 def uniform(seed: int, name: str, problem: int, samples: int, tokens: int) -> torch.Tensor:
-    """Numbers in [0, 1) that decide the samples of one problem of a named set.
+    """Numbers [samples, tokens] float64 in [0, 1) that decide the samples of a set's problem.
 
     Each sample has a stream of its own: more samples, longer ones or other problems beside it leave
     its numbers as they are.
-
-    Returns:
-        [samples, tokens] float64.
     """
     # the name as a number: Python's own hash differs from process to process
     words = [seed, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]), problem]

@@ -106,20 +106,14 @@ def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConf
     Returns:
         [len(prompts)] float32, nats; nan for a prompt of one token.
     """
-    device = policy.device
-    length = torch.tensor([len(ids) for ids in prompts], device=device)
-    width = int(length.max())
-    rows = [ids + [policy.pad] * (width - len(ids)) for ids in prompts]
-    real = torch.arange(width, device=device) < length[:, None]
-    if width == 1:
-        return torch.full((len(prompts),), torch.nan, device=device)
     # to the policy, a prompt of one token and the rest of it as the completion
-    mask = real[:, 1:]
-    as_completions = Sequences(
-        torch.tensor(rows, device=device), real.long(), 1, mask,
-        torch.zeros(mask.shape, device=device), torch.ones_like(length, dtype=torch.bool),
-        torch.arange(len(prompts), device=device),
+    as_completions = Sequences.ragged(
+        [ids[:1] for ids in prompts], [ids[1:] for ids in prompts], range(len(prompts)),
+        policy.pad, policy.device,
     )  # fmt: skip
+    mask = as_completions.mask
+    if not mask.any():
+        return torch.full((len(prompts),), torch.nan, device=policy.device)
     entropy = policy.measure(
         as_completions, config.sampling.temperature, config.optim.micro_batch
     ).entropy

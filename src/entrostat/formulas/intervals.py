@@ -16,12 +16,10 @@ _FAR = 10**1000  # beyond all that has a value
 
 
 class Subset(NamedTuple):
-    """A part of the real line.
+    """A part of the real line, about `letter` ("" where it says none).
 
-    Attributes:
-        letter: what it is about, or "".
-        cuts: in order, where it begins and where it ends: places, and whether each is right before
-            the place (0) or right behind it (1).
+    `cuts` are in order where it begins and where it ends: places, and whether each is right before
+    the place (0) or right behind it (1).
     """
 
     letter: str
@@ -29,7 +27,6 @@ class Subset(NamedTuple):
 
     @property
     def bounded(self) -> bool:
-        """Whether it reaches neither infinity."""
         return all(abs(place) < _FAR for place, _ in self.cuts)
 
 
@@ -49,7 +46,6 @@ def same_subset(a: Subset, b: Subset) -> bool:
 
 
 def subset(node: Node) -> Subset | None:
-    """The part of the real line that an answer is, or None."""
     rule = _SUBSETS.get(node.kind)
     return None if rule is None else rule(node)
 

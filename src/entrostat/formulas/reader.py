@@ -34,7 +34,6 @@ class Unreadable(ValueError):  # noqa: N818 - no error: it is how a reader says 
 
 
 def require(condition: object) -> None:
-    """Raise Unreadable unless something holds."""
     if not condition:
         raise Unreadable
 
@@ -48,7 +47,6 @@ class Parser:
         self._bars = 0  # | that are open
 
     def whole(self) -> Node:
-        """All tokens as one relation or value."""
         node = self._relation()
         require(self._peek() == _NOTHING)
         return node

@@ -32,11 +32,7 @@ _LETTERS = re.compile(r"[A-Za-z]{2}")
 
 
 def load() -> tuple[Any, Any]:
-    """math-verify, and latex2sympy2's reader.
-
-    Raises:
-        ImportError: not installed, or with an antlr that it does not know.
-    """
+    """math-verify, and latex2sympy2's reader; ImportError also at an antlr that is not known."""
     import math_verify
     from latex2sympy2_extended import latex2sympy
 

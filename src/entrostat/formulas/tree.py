@@ -45,7 +45,6 @@ class Node(NamedTuple):
 
 
 def number(value: Fraction | int) -> Node:
-    """A number's node."""
     return Node("number", (), Fraction(value))
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .tree import Token
+from .tree import Token
 
 Unit = tuple[tuple[str, int], ...]
 
@@ -94,7 +92,6 @@ _FACTOR = re.compile(
 
 
 def unit_of(tokens: Sequence[Token]) -> Unit | None:
-    """What unit some tokens are, or None."""
     text = ""
     for token in tokens:
         if token.command and token.command not in _COMMANDS:
@@ -139,5 +136,4 @@ def unit_at_end(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
 
 
 def named(*units: str) -> Unit:
-    """The unit of these names, each once."""
     return tuple(sorted((unit, 1) for unit in units))

@@ -219,11 +219,7 @@ def _letters_in(node: Node, kinds: Sequence[str]) -> frozenset[str]:
 
 
 def value_at(node: Node, at: Mapping[str, Any]) -> Any:
-    """A value where letters are numbers.
-
-    Raises:
-        _Undefined: there is none, or none that can be told from others.
-    """
+    """A value where letters are numbers; `_Undefined` where none can be told from others."""
     parts = [value_at(part, at) for part in node.parts]
     if node.kind == "number":
         value = _MP.mpf(node.value.numerator) / node.value.denominator

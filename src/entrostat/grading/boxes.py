@@ -299,7 +299,6 @@ def _unwrapped(before: str) -> str:
 
 
 def _open_brace(text: str) -> int:
-    """Where the last brace stands that is not closed; -1 without one."""
     depth = 0
     for brace in reversed(list(re.finditer(r"(?<!\\)[{}]", text))):
         depth += 1 if brace[0] == "}" else -1

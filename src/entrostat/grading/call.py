@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from ..workers import Call, Pool
-from .registry import GRADERS, as_reward, imported, is_total, make_grader
+from ..workers.server import find_function
+from .registry import GRADERS, as_reward, is_total, make_grader
 
 _WORKERS = 2
 _HERE = "entrostat.grading:grade_here"
@@ -59,23 +60,15 @@ def grade(
 def grade_here(
     name: str, response: str, answer: str, options: Mapping[str, Any] | None = None
 ) -> float:
-    """The reward that a grader gives, in this process and for as long as it takes: for workers.
-
-    Raises:
-        ValueError: it gave something else than a number. Whatever the grader raises.
-    """
+    """The reward that a grader gives, in this process and for as long as it takes: for workers."""
     return as_reward(make_grader(name, options)(response, answer))
 
 
 def prepare(name: str, options: Mapping[str, Any] | None = None) -> None:
-    """Import what a grader needs: what a pool's workers start with.
-
-    Raises:
-        ValueError: as `make_grader`.
-    """
+    """Import what a grader needs: what a pool's workers start with."""
     make_grader(name, options)
     if name in GRADERS and GRADERS[name].warm:
-        imported(GRADERS[name].warm)()
+        find_function(GRADERS[name].warm)()
 
 
 @cache

@@ -56,9 +56,6 @@ def grade_code(response: str, answer: str, *, reward: str = "all", seconds: floa
         answer: the tests, see above.
         reward: "all" for 1 or 0, "share" for the share of tests that pass.
         seconds: for all tests together, by the clock. What is not done by then has failed.
-
-    Raises:
-        ValueError: tests of another form, or no sandbox works here.
     """
     tests = _read(answer, reward, seconds)
     source = program(response, tests.get("prompt", ""), _read_by(tests))
@@ -85,26 +82,13 @@ def _read_by(tests: dict[str, Any]) -> re.Pattern[str] | None:
 
 
 def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> None:
-    """Refuse tests that are none.
-
-    Raises:
-        ValueError: not such a table, or no test in it.
-    """
+    """Refuse tests that are none, or that an empty program passes."""
     tests = _read(answer, reward, seconds)
     if tests["kind"] == "asserts":
         for source in _sources(tests):
             unit_tests.check(source)
     elif not any(output is not None and str(output).strip() for output in tests["outputs"]):
         raise ValueError(f"needs an output that an empty program lacks, got {answer!r:.80}")
-
-
-def warm() -> None:
-    """Find out how programs are kept apart here, for workers to be forked from.
-
-    Raises:
-        ValueError: no sandbox works here.
-    """
-    sandbox.isolation()
 
 
 def program(response: str, prompt: str = "", reads: re.Pattern[str] | None = None) -> str:
@@ -182,7 +166,6 @@ def _number(word: str) -> Decimal | None:
 
 
 def _read(answer: str, reward: str, seconds: float) -> dict[str, Any]:
-    """The table of tests; its options checked with it."""
     if reward not in REWARDS:
         raise ValueError(f'has reward "all" or "share", got {reward!r}')
     if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
@@ -231,7 +214,6 @@ def _stdin(
 
 
 def _text(value: Any) -> str:
-    """An input or output; some sets have a list of lines."""
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 

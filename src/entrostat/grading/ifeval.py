@@ -80,11 +80,7 @@ def grade_ifeval(response: str, answer: str, *, loose: bool = False, share: bool
 
 
 def check_ifeval(answer: str, *, loose: bool = False, share: bool = False) -> None:
-    """Refuse an expected answer that is no list of known instructions with their arguments.
-
-    Raises:
-        ValueError: names the instruction and what is wrong.
-    """
+    """Refuse an expected answer that is no list of known instructions with their arguments."""
     try:
         instructions = [(str(name), dict(arguments)) for name, arguments in json.loads(answer)]
     except (ValueError, TypeError):
@@ -125,7 +121,6 @@ def needs(names: Iterable[str]) -> str:
 
 
 def readings(response: str) -> list[str]:
-    """The eight forms of a response that loose grading looks at."""
     lines = response.split("\n")
     cut = [lines[1:], lines[:-1], lines[1:-1]]
     texts = [response, *("\n".join(rest).strip() for rest in cut)]
@@ -186,7 +181,6 @@ def _compare(count: int, relation: str, threshold: float) -> bool:
 
 
 def _occurrences(text: str, words: Sequence[str], pattern: str = "%s") -> list[int]:
-    """How often each word occurs, within a pattern."""
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise ValueError("a list of words is needed")
     return [len(re.findall(pattern % _expression(word), text, re.IGNORECASE)) for word in words]

@@ -22,9 +22,8 @@ from .boxes import boxed, from_boxes, listed
 from .sentences import from_last, from_phrase
 from .texts import final_answer
 
-Place = Literal["boxed", "phrase", "last"]
 # where an answer may stand, and what finds it there; docs/grading.md says what each takes
-_PLACES: dict[Place, Callable[[str, Callable[[str], bool]], list[str] | None]] = {
+_PLACES: dict[str, Callable[[str, Callable[[str], bool]], list[str] | None]] = {
     "boxed": from_boxes,
     "phrase": from_phrase,
     "last": from_last,
@@ -74,9 +73,6 @@ def grade_math(
         extract: where the response's answer is looked for, in order: "boxed", "phrase", "last".
         rule: "strict", "minerva" (the normalisation of Lewkowycz et al. 2022, appendix D.1, and
             sympy's equivalence, as REPO D.1 grades) or "math_verify" (the package alone).
-
-    Raises:
-        ValueError: no such place or rule.
     """
     given = extracted(response, extract)
     expected = expected_answer(answer)
@@ -84,11 +80,7 @@ def grade_math(
 
 
 def check_math(answer: str, *, extract: str | Sequence[str] = ORDER, rule: Rule = "strict") -> None:
-    """Refuse options that there are not, and an empty answer.
-
-    Raises:
-        ValueError: says which.
-    """
+    """Refuse options that there are not, an empty answer, and words on where the answer is."""
     _order(extract)
     _rule(rule)
     expected = expected_answer(answer)
@@ -177,7 +169,7 @@ def _rule(name: str) -> Callable[[str, str], bool]:
     return _RULES[name]
 
 
-def _order(extract: str | Sequence[str]) -> tuple[Place, ...]:
+def _order(extract: str | Sequence[str]) -> tuple[str, ...]:
     places = extract.split(",") if isinstance(extract, str) else extract
     if not isinstance(places, list | tuple) or not places:
         known = ", ".join(ORDER)
@@ -185,4 +177,4 @@ def _order(extract: str | Sequence[str]) -> tuple[Place, ...]:
     for place in places:
         if place not in ORDER:
             raise ValueError(f"has an option extract: {unknown('place', str(place), ORDER)}")
-    return tuple(place for place in places if place in ORDER)
+    return tuple(places)

@@ -35,11 +35,7 @@ def grade_number(response: str, answer: str, *, extract: str | Sequence[str] = O
 
 
 def check_number(answer: str, *, extract: str | Sequence[str] = ORDER) -> None:
-    """Refuse an expected answer that is no number.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Refuse an expected answer that is no number."""
     extracted("", extract)
     if parse_number(answer) is None:
         raise ValueError(f"needs a number, got {answer!r:.80}")
@@ -52,7 +48,6 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def last_number(response: str, extract: str | Sequence[str] = ORDER) -> Fraction | None:
-    """The number that a response gives as its answer, or None."""
     found = {_number(one) for one in extracted(response, extract)}
     return found.pop() if len(found) == 1 else None
 

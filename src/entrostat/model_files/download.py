@@ -67,7 +67,6 @@ def _largest(directory: Path, most: int) -> int:
 
 
 def _reason(output: str) -> str:
-    """The line of pip's output that says what went wrong."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if any(line.endswith("No module named pip") for line in lines):
         return "this Python environment has no pip"

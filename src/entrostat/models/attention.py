@@ -58,33 +58,42 @@ def _flat(x: Tensor) -> Tensor:
     return x.reshape(-1, *x.shape[2:]).float()
 
 
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
-    scaling: float | None = None, **kwargs: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """As transformers asks for: query [R, H, S, D], key and value [R, J, S, D] -> [R, S, H, D]."""
-    if kwargs.get("softcap") is not None:
-        raise ValueError("entrostat_rows has no softcap")  # found when the model is tried
-    R, H, S, D = query.shape
-    J = key.shape[1]
-    scaling = D**-0.5 if scaling is None else scaling
-    query, key = query.to(value.dtype), key.to(value.dtype)  # as fused attention does
-    grouped = query.reshape(R, J, H // J * S, D)
-    out = _Rows.apply(grouped, key, value, attention_mask, scaling)
-    return out.view(R, H, S, D).transpose(1, 2).contiguous(), None
+def grouped(name: str, attend: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, None]]:
+    """Attention as transformers asks for it, by a function as `attending` takes it."""
+
+    def forward(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
+        scaling: float | None = None, **kwargs: Any,
+    ) -> tuple[Tensor, None]:  # fmt: skip
+        """Query [b, H, n, D], key and value [b, J, S, D] -> [b, n, H, D]."""
+        if kwargs.get("softcap") is not None:
+            raise ValueError(f"{name} has no softcap")  # found when the model is tried
+        b, H, n, D = query.shape
+        J = key.shape[1]
+        query, key = query.to(value.dtype), key.to(value.dtype)  # as fused attention does
+        scaling = D**-0.5 if scaling is None else scaling
+        out = attend(query.reshape(b, J, H // J * n, D), key, value, attention_mask, scaling)
+        return out.reshape(b, H, n, D).transpose(1, 2).contiguous(), None
+
+    return forward
 
 
 @cache
-def _register(name: str, attend: Callable[..., tuple[Tensor, None]]) -> None:
+def _register(name: str, attend: Callable[..., Tensor]) -> None:
     # what this imports brings torch's compiler, which takes longer than torch itself
     from transformers import AttentionInterface
 
-    AttentionInterface.register(name, attend)
+    AttentionInterface.register(name, grouped(name, attend))
 
 
 @contextmanager
-def attending(model: Any, name: str, attend: Callable[..., tuple[Tensor, None]]) -> Iterator[None]:
-    """While open, a model attends by a function of ours, known to transformers as `name`."""
+def attending(model: Any, name: str, attend: Callable[..., Tensor]) -> Iterator[None]:
+    """While open, a model attends by a function of ours, known to transformers as `name`.
+
+    `attend` makes of a query [b, J, G n, D], key and value [b, J, S, D], the mask and a factor on
+    products [b, J, G n, D]: the G query heads on a key-value head are its rows, so that keys and
+    values are not repeated.
+    """
     _register(name, attend)
     config = model.config.get_text_config()
     before = config._attn_implementation
@@ -96,5 +105,5 @@ def attending(model: Any, name: str, attend: Callable[..., tuple[Tensor, None]])
 
 
 def row_attention(model: Any) -> AbstractContextManager[None]:
-    """While open, a model's layers attend by `_attend`, given a bool mask [R, 1, S, S]."""
-    return attending(model, NAME, _attend)
+    """While open, a model's layers attend by plain products, given a bool mask [R, 1, S, S]."""
+    return attending(model, NAME, _Rows.apply)

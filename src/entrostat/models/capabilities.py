@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.stats import TokenStats, token_stats_from_logits
+from ..core.stats import token_stats_from_logits
 from ..errors import in_one_line
 from .head import SMALLEST_VOCABULARY, LanguageHead, find_head
+from .policy import Policy
 from .prepacked import can_prepack
 from .rollout import Sequences, sample
-
-if TYPE_CHECKING:
-    from .policy import Policy
 
 SMALL = 10_000_000  # parameters: below, other costs than products and attention decide
 # what libraries raise at a model that is made otherwise than they expect
@@ -42,36 +40,27 @@ def known_head(policy: Policy) -> LanguageHead | None:
     if head is None or policy.model.get_output_embeddings().weight.shape[0] < SMALLEST_VOCABULARY:
         return None
 
-    def figures(stats: TokenStats) -> Tensor:
+    def figures(few: Sequences, logits: bool) -> Tensor:
+        targets = few.completions[few.mask]
+        if logits:
+            stats = token_stats_from_logits(policy.padded(few), targets)
+        else:
+            stats = head.stats(policy.model, policy.hidden(few), targets, 1.0)
         return torch.stack([stats.logp, stats.entropy])
 
-    def plain(few: Sequences) -> Tensor:
-        return figures(token_stats_from_logits(policy.padded(few), few.completions[few.mask]))
-
-    def without_logits(few: Sequences) -> Tensor:
-        targets = few.completions[few.mask]
-        return figures(head.stats(policy.model, policy.hidden(few), targets, 1.0))
-
-    return head if _agree(policy, plain, without_logits) else None
+    same = _agree(policy, lambda few: figures(few, True), lambda few: figures(few, False))
+    return head if same else None
 
 
 def probe(policy: Policy) -> Sequences:
     """Four short sequences, two of one prompt, one of these cut short."""
     V = policy.model.config.get_text_config().vocab_size
-    ids = torch.arange(4 * 9, device=policy.device).view(4, 9) % V
-    ids[1, :4] = ids[0, :4]
-    attention = torch.ones_like(ids)
-    attention[2:, 0] = 0
-    attention[1, 7:] = 0
-    return Sequences(
-        ids, attention, 4, attention[:, 4:].bool(), torch.zeros(4, 5, device=policy.device),
-        torch.ones(4, dtype=torch.bool, device=policy.device),
-        torch.tensor([0, 0, 1, 2], device=policy.device),
-    )  # fmt: skip
+    a, b, c, d = ([n % V for n in range(first, first + 9)] for first in (0, 9, 18, 27))
+    prompts, completions = [a[:4], a[:4], c[1:4], d[1:4]], [a[4:], b[4:7], c[4:], d[4:]]
+    return Sequences.ragged(prompts, completions, [0, 0, 1, 2], policy.pad, policy.device)
 
 
 def can_share(policy: Policy, name: str) -> bool:
-    """Whether sampling may branch the model's cache from a prompt to its rollouts."""
     reason = ""
     for share in (True, False):
         try:
@@ -85,7 +74,6 @@ def can_share(policy: Policy, name: str) -> bool:
 
 
 def can_graph(policy: Policy) -> bool:
-    """Whether decoding with CUDA graphs (`kv_cache`) gives what decoding without gives."""
     if not policy.shares or not _attends_by_sdpa(policy, {"full_attention"}):
         return False
     chosen = torch.linspace(0.1, 0.9, 4 * 5, device=policy.device, dtype=torch.float64).view(4, 5)

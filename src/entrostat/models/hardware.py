@@ -7,7 +7,7 @@ resumed run computes as it did before.
 from __future__ import annotations
 
 import shutil
-import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,24 +60,19 @@ def choose_threads(config: TrainConfig, policy: Policy, small: bool, say: Say) -
     given: a busy moment would choose fewer for one of its runs, whose sums then round otherwise
     than those of the runs that it is compared with.
     """
-    if config.threads:
-        torch.set_num_threads(config.threads)
-        return
-    if small:
-        torch.set_num_threads(1)
-        return
-    if policy.device.type != "cpu":
-        return
-    if study_of() is not None:
-        config.threads = _THREADS
-        torch.set_num_threads(config.threads)
-        return
+    if not config.threads and not small and policy.device.type == "cpu":
+        config.threads = _THREADS if study_of() is not None else _fastest_threads(policy, say)
+    if config.threads or small:
+        torch.set_num_threads(config.threads or 1)
+
+
+def _fastest_threads(policy: Policy, say: Say) -> int:
     counts = sorted({2**i for i in range(_THREADS.bit_length())} | {_THREADS})
     seconds = {n: _pass_seconds(policy, n) for n in counts}
-    config.threads = min(counts, key=lambda n: seconds[n])
-    torch.set_num_threads(config.threads)
+    fastest = min(counts, key=lambda n: seconds[n])
     measured = ", ".join(f"{n}: {1e3 * s:.0f} ms" for n, s in seconds.items())
-    say(f"threads: {config.threads}; a short pass of the model takes {measured}")
+    say(f"threads: {fastest}; a short pass of the model takes {measured}")
+    return fastest
 
 
 def _pass_seconds(policy: Policy, threads: int) -> float:
@@ -89,12 +84,7 @@ def _pass_seconds(policy: Policy, threads: int) -> float:
 
 def _fastest(run: Callable[[], object], tries: int) -> float:
     run()
-    seconds = []
-    for _ in range(tries):
-        began = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return min(timeit.repeat(run, number=1, repeat=tries))
 
 
 def check_room(
@@ -103,17 +93,8 @@ def check_room(
 ) -> None:  # fmt: skip
     """Print the least memory and the most disk that a run takes; raise if it cannot fit.
 
-    Args:
-        policy: what is trained; its weights are in memory.
-        config: the run's.
-        new: tokens that a rollout may take.
-        output: the run directory.
-        say: prints both.
-        reference: whether a frozen copy of the model is kept.
-        second: whether a copy of all that is trained is trained as well (PRIME).
-
-    Raises:
-        ValueError: the disk is too small, or the memory for gradients and AdamW's moments.
+    `new` are tokens that a rollout may take. `reference` says whether a frozen copy of the model is
+    kept, `second` whether a copy of all that is trained is trained as well (PRIME).
     """
     every = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.trained().values())
@@ -149,7 +130,6 @@ def check_room(
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can still be taken; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return _processors.free_memory()

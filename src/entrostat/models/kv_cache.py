@@ -45,15 +45,11 @@ class PreallocatedLayer(DynamicLayer):
 
 
 class GraphedDecoder:
-    """Steps of decoding behind a prompt.
+    """Steps of decoding behind prompts, by a model whose layers all attend to every place.
 
-    Args:
-        model: a Hugging Face causal LM whose layers all attend to every place.
-        cache: keys and values of the prompts, as the model's own pass left them.
-        attention: [b / repeats, P] int64, 1 on the prompts' tokens.
-        repeats: sequences of a prompt, side by side.
-        places: of prompt and completion, at most.
-        dtype: of keys and values; None keeps that of the cache.
+    `cache` holds the prompts' keys and values as the model's own pass left them; `attention`
+    [b / repeats, P] int64 is 1 on the prompts' tokens. `repeats` are a prompt's sequences, side by
+    side, `places` those of prompt and completion at most. A `dtype` of None keeps the cache's.
     """
 
     def __init__(
@@ -87,10 +83,7 @@ class GraphedDecoder:
     def __call__(self, tokens: Tensor, positions: Tensor, place: int) -> Tensor:
         """Logits [b, V] after one more token of each sequence; valid until the next call.
 
-        Args:
-            tokens: [b] int64.
-            positions: [b, 1] int64, position ids.
-            place: where among the S places the token goes.
+        `tokens` [b] and position ids [b, 1] are int64; `place` is where among the S the token goes.
         """
         if place >= self._mask.shape[-1]:
             self._grow()
@@ -165,22 +158,10 @@ def _spread(x: Tensor, repeats: int, places: int, dtype: torch.dtype | None) -> 
     return buffer.view(b * repeats, J, places, D)
 
 
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
-    scaling: float | None = None, **kwargs: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """As transformers asks for: query [b, G J, 1, D], key and value [b, J, S, D] -> [b, 1, G J, D].
-
-    The query heads on a key-value head are its rows, so that keys and values are not repeated.
-    """
-    if kwargs.get("softcap") is not None:
-        raise ValueError(f"{NAME} has no softcap")  # found when the model is tried
-    b, H, n, D = query.shape
-    J = key.shape[1]
-    grouped = query.reshape(b, J, H // J * n, D).to(value.dtype)
-    mask = attention_mask.expand(b, J, H // J, -1)
-    out = scaled_dot_product_attention(grouped, key, value, mask, scale=scaling)
-    return out.reshape(b, H, n, D).transpose(1, 2).contiguous(), None
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """Query [b, J, G, D], the mask [b, 1, 1, S]."""
+    mask = mask.expand(*query.shape[:3], -1)
+    return scaled_dot_product_attention(query, key, value, mask, scale=scaling)
 
 
 class RoomyLayer(DynamicLayer):

@@ -11,7 +11,6 @@ Shapes: B sequences, P prompt and T completion columns; R rows of S places; n co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,21 +24,6 @@ _WIDE = (96, 128, 192, 256, 384, 512)
 # where attention over S places costs as much as all else, in a language model of 135M parameters
 _BALANCE = 3000
 _PROMPT, _PADDING = -1, -2  # owners of places that are no completion's
-
-
-class _Piece(NamedTuple):
-    """Columns `begin` to `end` of a sequence, put at `place`.
-
-    `owner` is the completion's number or `_PROMPT`; `copy` numbers the copies of prompts, each seen
-    by the completions behind it.
-    """
-
-    place: int
-    sequence: int
-    begin: int
-    end: int
-    owner: int
-    copy: int
 
 
 @dataclass
@@ -76,33 +60,28 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
         size = min(sizes, key=lambda s: _next_fit(parts, s)[1] * s * (1 + s / _BALANCE))
     places, rows = _next_fit(parts, size)
 
-    pieces: list[_Piece] = []
-    start_of = [0] * len(length)  # place of the completion's first token
-    last_prompt = [0] * len(length)  # place of its prompt's last token
-    copies, prompt_end = 0, 0
+    # of each place its token, its position, who owns it, and the copy of a prompt that it is in or
+    # that it sees
+    ids, at, owner, group = (np.full(rows * size, fill) for fill in (0, 0, _PADDING, 0))
+    nothing = np.zeros(0, np.int64)
+    source = [nothing] * len(length)
+    copies, last_prompt = 0, 0  # the place of a prompt's last token
+
+    def put(place: int, i: int, first: int, count: int, whose: int) -> None:
+        """Put tokens of sequence i at a place, from position `first` on."""
+        here, column = slice(place, place + count), P - prompt_length[i] + first
+        ids[here] = tokens[i, column : column + count]
+        at[here] = np.arange(first, first + count)
+        owner[here], group[here] = whose, copies
+
     for i, (place, new) in zip(order, places, strict=True):
         if new:
-            copies, prompt_end = copies + 1, place - 1
-            first = place - prompt_length[i]
-            pieces.append(_Piece(first, i, P - prompt_length[i], P, _PROMPT, copies))
-        last_prompt[i], start_of[i] = prompt_end, place
-        if length[i] > 1:
-            pieces.append(_Piece(place, i, P, P + length[i] - 1, i, copies))
-
-    ids, at, owner, group = (np.full(rows * size, fill) for fill in (0, 0, _PADDING, 0))
-    for piece in pieces:
-        width = piece.end - piece.begin
-        here = slice(piece.place, piece.place + width)
-        ids[here] = tokens[piece.sequence, piece.begin : piece.end]
-        first = piece.begin - P + prompt_length[piece.sequence]
-        at[here] = np.arange(first, first + width)
-        owner[here] = piece.owner
-        group[here] = piece.copy
-    source = [
-        np.concatenate([[last], np.arange(begin, begin + n - 1)])[row[:n]]
-        for last, begin, n, row in zip(last_prompt, start_of, length, sampled, strict=True)
-        if n
-    ]
+            copies, last_prompt = copies + 1, place - 1
+            put(place - prompt_length[i], i, 0, prompt_length[i], _PROMPT)
+        if n := length[i]:
+            put(place, i, prompt_length[i], n - 1, i)
+            before = np.concatenate([[last_prompt], np.arange(place, place + n - 1)])
+            source[i] = before[sampled[i, :n]]
 
     owners, groups = (torch.from_numpy(x).view(rows, size).to(device) for x in (owner, group))
     place = torch.arange(size, device=device)
@@ -115,20 +94,16 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
         torch.from_numpy(ids).view(rows, size).to(device),
         torch.from_numpy(at).view(rows, size).to(device),
         attention[:, None],
-        torch.from_numpy(np.concatenate(source) if source else np.zeros(0, np.int64)).to(device),
+        torch.from_numpy(np.concatenate([nothing, *source])).to(device),
     )
 
 
 def _next_fit(parts: list[tuple[int, int, int]], size: int) -> tuple[list[tuple[int, bool]], int]:
     """Next fit of completions into rows of `size` places, in the order of their prompts.
 
-    Args:
-        parts: (prompt, its length, places of the completion) of each. A prompt is copied into each
-            row that needs it.
-        size: places of a row.
-
-    Returns:
-        Of each completion its first place and whether its prompt's copy lies before it; the rows.
+    `parts` are (prompt, its length, places of the completion). A prompt is copied into each row
+    that needs it. Returns of each completion its first place and whether its prompt's copy lies
+    before it; and the number of rows.
     """
     found, row, used, current = [], 0, 0, None
     for prompt, prompt_length, places in parts:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ..core.stats import TokenStats, token_stats_from_logits
 from ..errors import in_one_line
-from ..model_files import tiny_directory as tiny_directory
 from ..model_files import write_provenance
 from .attention import row_attention
 from .head import LanguageHead, caught, only_at
@@ -198,7 +197,6 @@ def token_ids(
 
 
 def token_pieces(tokenizer: Any, tokens: Tensor) -> dict[int, str]:
-    """Text of each id among `tokens` [n]."""
     ids = torch.unique(tokens).tolist()
     texts = tokenizer.batch_decode([[i] for i in ids]) if ids else []
     return dict(zip(ids, texts, strict=True))
@@ -220,7 +218,6 @@ def rendered(tokenizer: Any, turns: list[dict[str, str]], system: str) -> str:
 
 
 def vocabulary(model: Any) -> int:
-    """Token ids that a model knows: 0 to one less."""
     return model.get_input_embeddings().weight.shape[0]
 
 

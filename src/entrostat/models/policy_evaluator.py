@@ -19,8 +19,6 @@ from .rollout import Sequences, positions
 
 @dataclass(frozen=True)
 class PolicyEvaluator:
-    """A policy, and how it is measured; any host's."""
-
     policy: Policy  # in plain float32, by operations that forward mode knows
     temperature: float  # that of sampling
     size: int  # sequences that fit in memory at once
@@ -58,17 +56,15 @@ def embed(policy: Policy, prompts: list[list[int]], batch: int = 32) -> NDArray[
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     for start in range(0, len(order), batch):
         places = order[start : start + batch]
-        width = max(len(prompts[i]) for i in places)
-        tokens = [[policy.pad] * (width - len(prompts[i])) + prompts[i] for i in places]
-        ids = torch.tensor(tokens, device=policy.device)
-        lengths = torch.tensor([len(prompts[i]) for i in places], device=policy.device)
-        real = torch.arange(width, device=policy.device) >= width - lengths[:, None]
+        asked, nothing = [prompts[i] for i in places], [[] for _ in places]
+        padded = Sequences.ragged(asked, nothing, places, policy.pad, policy.device)
+        real = padded.attention  # [b, P]
         with policy.autocast():
             hidden = policy.model(
-                input_ids=ids, attention_mask=real.long(), position_ids=positions(real.long()),
+                input_ids=padded.tokens, attention_mask=real, position_ids=positions(real),
                 use_cache=False, output_hidden_states=True, logits_to_keep=1,
             ).hidden_states[-1]  # fmt: skip
         total = (hidden.double() * real[..., None]).sum(1)  # [b, D]
-        means = (total / lengths[:, None]).cpu().numpy()
+        means = (total / real.sum(1, keepdim=True)).cpu().numpy()
         rows |= dict(zip(places, means, strict=True))
     return np.stack([rows[i] for i in range(len(prompts))])

@@ -55,10 +55,6 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
     """Make the policy; returns its directory, loadable by `AutoModelForCausalLM`.
 
     The same configuration on the same machine and library versions gives the same bytes.
-
-    Raises:
-        ValueError: the output directory is not empty.
-        OSError: it cannot be written.
     """
     config.validate()
     path = Path(config.output)

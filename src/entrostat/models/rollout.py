@@ -12,12 +12,14 @@ entries of a block of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..core.stats import token_stats_from_logits
 from ..errors import RunStopped
@@ -55,6 +57,40 @@ class Sequences:
     sampler_entropy: Tensor | None = None
     # [B] bool, sequences that sampling did not wait for; None where it waits for all
     dropped: Tensor | None = None
+
+    @classmethod
+    def ragged(
+        cls, prompts: Sequence[list[int]], completions: Sequence[list[int]], prompt: Sequence[int],
+        pad: int, device: torch.device, *, finished: Sequence[bool] | None = None,
+        mask: Sequence[list[bool]] | None = None, logp: Sequence[list[float]] | None = None,
+        entropy: Sequence[list[float]] | None = None, dropped: Sequence[bool] | None = None,
+    ) -> Sequences:  # fmt: skip
+        """Of lists of any lengths, one a sequence; by default all is sampled, and all finished."""
+
+        def filled(
+            rows: Sequence[list[Any]], fill: int, dtype: torch.dtype, side: str = "right"
+        ) -> Tensor:
+            tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+            return pad_sequence(tensors, True, fill, side).to(device)
+
+        def figures(rows: Sequence[list[float]]) -> Tensor:
+            return filled(rows, 0, torch.float32).masked_fill(~sampled, 0)
+
+        before = filled(prompts, pad, torch.int64, "left")
+        there = filled([[1] * len(row) for row in prompts], 0, torch.int64, "left")
+        real = filled([[True] * len(row) for row in completions], 0, torch.bool)
+        sampled = real if mask is None else filled(mask, 0, torch.bool)
+        return cls(
+            torch.cat([before, filled(completions, pad, torch.int64)], 1),
+            torch.cat([there, real.long()], 1),
+            before.shape[1],
+            sampled,
+            torch.zeros(real.shape, device=device) if logp is None else figures(logp),
+            torch.tensor([True] * len(prompts) if finished is None else finished, device=device),
+            torch.tensor(prompt, device=device),
+            None if entropy is None else figures(entropy),
+            None if dropped is None else torch.tensor(dropped, device=device),
+        )
 
     @property
     def completions(self) -> Tensor:
@@ -132,9 +168,6 @@ def sample(
         enough: stop as soon as so many of the sequences at once have ended; None waits for all.
         where: for an error message.
         on_progress: called with the number of tokens sampled since the last call.
-
-    Raises:
-        RunStopped: the policy's logits are not finite.
     """
     device = next(model.parameters()).device
     training = [module for module in model.modules() if module.training]
@@ -250,16 +283,11 @@ def of_dropped(sequences: Sequences) -> dict[str, float]:
 def choose(
     logits: Tensor, temperature: float, top_p: float, source: Source
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [b] int64 and their log-probs [b] float32; NaN where the logits are none.
+    """Tokens [b] int64 and log-probs [b] float32 of `logits` [b, V]; NaN where these are none.
 
-    The log-prob is that of the whole distribution also where `top_p` cuts it, or `source` is None.
-
-    Args:
-        logits: [b, V].
-        temperature: above 0.
-        top_p: nucleus.
-        source: a generator; or a uniform number per sequence, [b] float64 in [0, 1), whose token
-            then depends on its own row alone; or None for the most likely token.
+    The log-prob is that of the whole distribution also where `top_p` cuts it. `source` is a
+    generator; or a uniform number per sequence, [b] float64 in [0, 1), whose token then depends on
+    its own row alone; or None for the most likely token.
     """
     if source is None or logits.shape[-1] < LARGE or top_p < 1:
         logp = torch.log_softmax(logits.float() / temperature, -1)  # [b, V]

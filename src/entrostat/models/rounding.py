@@ -28,7 +28,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,7 +110,7 @@ class Watched:
     """What the modules under `watch_outputs` returned, before any wrapper's cast."""
 
     # the last output named `log_probs`, shape as the model's; None where there was none
-    logp: Tensor | None = field(default=None)
+    logp: Tensor | None = None
 
 
 @contextmanager

@@ -66,9 +66,8 @@ class EarlyStop:
     def reached(self, ended: Tensor, prompt: Tensor) -> bool:
         """Whether sampling may stop.
 
-        Args:
-            ended: [n] bool, rollouts that are in.
-            prompt: [n] int64, equal for those of one prompt; no number between is left out.
+        `ended` [n] are those that are in; `prompt` [n] is equal for those of one prompt, and no
+        number between is left out.
         """
         if int(ended.sum()) / len(ended) < self.share:
             return False

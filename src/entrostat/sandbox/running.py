@@ -67,9 +67,7 @@ def isolation(mode: str = "auto") -> str:
 
 def run(program: str, stdin: str = "", limits: Limits | None = None, mode: str = "auto") -> Result:
     """Run a Python program (the standard library alone) in the sandbox; `mode` as `isolation`."""
-    limits = limits or Limits()
-    order = {"do": "run", "program": program, "stdin": stdin, "limits": asdict(limits)}
-    return _ask(order, limits, isolation(mode))
+    return _ask("run", limits or Limits(), isolation(mode), program=program, stdin=stdin)
 
 
 def run_many(
@@ -94,8 +92,8 @@ def run_many(
 
 def judge(
     program: str, asserts: Sequence[str] = (),
-    calls: Sequence[tuple[str, Sequence[Any], Any]] = (), entry: str = "", prelude: str = "",
-    every: bool = True, limits: Limits | None = None, mode: str = "auto",
+    calls: Sequence[tuple[str, Sequence[Any], Any]] = (), prelude: str = "", every: bool = True,
+    limits: Limits | None = None, mode: str = "auto",
 ) -> Verdict:  # fmt: skip
     """Test the functions of a program, from a process that it cannot reach.
 
@@ -105,24 +103,19 @@ def judge(
             classes by name, and as the module `solution`; what they do with these is done over
             there, and what they compare is plain data.
         calls: (function, arguments, expected result), as JSON has them.
-        entry: the function that asserts know as `candidate`.
         prelude: a source whose names the program finds where it has none of its own.
         every: go on after a test that failed.
         limits: what program and tests may take together.
         mode: as `isolation`.
     """
-    limits = limits or Limits()
-    tests: dict[str, Any] = {
-        "asserts": list(asserts), "calls": [list(call) for call in calls], "all": every,
-    }  # fmt: skip
-    tests |= {"entry": entry} if entry else {}
     with _memory() as file:
+        tests = {"asserts": list(asserts), "calls": list(calls), "all": every}
         frames.send(file.fileno(), tests)
         file.seek(0)
-        order = {
-            "do": "judge", "program": program, "prelude": prelude, "limits": asdict(limits),
-        }  # fmt: skip
-        result = _ask(order, limits, isolation(mode), file.fileno())
+        result = _ask(
+            "judge", limits or Limits(), isolation(mode), file.fileno(), program=program,
+            prelude=prelude,
+        )  # fmt: skip
         file.seek(0)
         try:
             said = frames.receive(file.fileno())
@@ -142,11 +135,12 @@ def _memory() -> IO[bytes]:
 
 
 def _ask(
-    order: Mapping[str, Any], limits: Limits, mode: str, descriptor: int | None = None
+    do: str, limits: Limits, mode: str, descriptor: int | None = None, **of_what: str
 ) -> Result:
+    order = {"do": do, "limits": asdict(limits), **of_what}
     try:
         with lane(mode) as found:
-            answer = found.ask(dict(order), limits.wall, descriptor)
+            answer = found.ask(order, limits.wall, descriptor)
     except ConnectionError as error:
         return Result(None, "", "", "killed", str(error), 0.0)
     return as_result(answer)

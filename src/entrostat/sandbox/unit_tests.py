@@ -22,8 +22,8 @@ def split(source: str) -> list[str]:
     `setup_method` before. A source without such is a test itself.
     """
     module = parsed(source)
-    calls = [] if module is None else list(_calls(module))
-    return [f"{source}\n{call}\n" for call in calls] or [source]
+    found = [] if module is None else _tests(module)
+    return [f"{source}\n{call}\n" for _, call in found] or [source]
 
 
 def check(source: str) -> None:
@@ -36,7 +36,8 @@ def check(source: str) -> None:
     imported |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
     if not all(name.partition(".")[0] in _KNOWN for name in imported):
         raise ValueError("tests that need pytest or another package")
-    run = list(_run(module))
+    run = [test for test, _ in _tests(module)]
+    run = run or [node for node in module.body if not isinstance(node, _DEFINES)]
     if any(isinstance(test, _FUNCTIONS) and _needs_pytest(test) for test in run):
         raise ValueError("tests that need pytest or another package")
     if not any(isinstance(node, _TELLS) for test in run for node in ast.walk(test)):
@@ -52,41 +53,19 @@ def parsed(source: str) -> ast.Module | None:
         return None
 
 
-def _run(module: ast.Module) -> list[ast.stmt]:
-    """What of a source runs: its tests, else whatever is no definition."""
-    tests = [node for node in module.body if _is_test(node)]
-    methods = [m for node in tests if isinstance(node, ast.ClassDef) for m in _methods(node)]
-    found = [*(node for node in tests if not isinstance(node, ast.ClassDef)), *methods]
-    return found or [node for node in module.body if not isinstance(node, _DEFINES)]
-
-
-def _calls(module: ast.Module) -> Iterator[str]:
+def _tests(module: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    """The tests in a source, each with what runs it."""
     for node in module.body:
-        if not _is_test(node):
-            continue
-        if not isinstance(node, ast.ClassDef):
-            yield f"{node.name}()"  # type: ignore[attr-defined]
-            continue
-        for method in _methods(node):
-            if any("TestCase" in ast.unparse(base) for base in node.bases):
-                yield f"{node.name}({method.name!r}).debug()"
-            else:
-                before = any(getattr(m, "name", "") == "setup_method" for m in node.body)
-                setup = "_t.setup_method()\n" if before else ""
-                yield f"_t = {node.name}()\n{setup}_t.{method.name}()"
-
-
-def _is_test(node: ast.stmt) -> bool:
-    if isinstance(node, ast.ClassDef):
-        return bool(list(_methods(node)))
-    return isinstance(node, _FUNCTIONS) and node.name.lower().startswith("test")
-
-
-def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
-    named = node.name.startswith("Test") or any("TestCase" in ast.unparse(b) for b in node.bases)
-    for method in node.body if named else ():
-        if isinstance(method, ast.FunctionDef) and method.name.startswith("test"):
-            yield method
+        if isinstance(node, _FUNCTIONS) and node.name.lower().startswith("test"):
+            yield node, f"{node.name}()"
+        elif isinstance(node, ast.ClassDef):
+            unittest = any("TestCase" in ast.unparse(base) for base in node.bases)
+            before = any(getattr(one, "name", "") == "setup_method" for one in node.body)
+            setup = "_t.setup_method()\n" if before else ""
+            for one in node.body if unittest or node.name.startswith("Test") else ():
+                if isinstance(one, ast.FunctionDef) and one.name.startswith("test"):
+                    plain = f"_t = {node.name}()\n{setup}_t.{one.name}()"
+                    yield one, f"{node.name}({one.name!r}).debug()" if unittest else plain
 
 
 def _needs_pytest(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

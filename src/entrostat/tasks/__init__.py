@@ -16,7 +16,7 @@ A task is any object with the members of `Task`; no base class. `make_task` find
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -38,7 +38,7 @@ BUILT_IN = {
     "appworld": "..agents.appworld:AppWorld",
 }
 _METHODS = ("max_new_tokens", "size", "example", "score")
-_MEMBERS = ("name", "splits", *_METHODS)
+_MEMBERS = ("name", "splits", *_METHODS)  # the first two may be set when a task is made
 
 
 def make_task(name: str, seed: int = 0, **params: Any) -> Task:
@@ -55,23 +55,32 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
         ValueError: one line that says what was given, what exists and the nearest name.
     """
     cls, named = _found(name)
+    known = inspect.signature(cls).parameters
+    others = any(one.kind == one.VAR_KEYWORD for one in known.values())
+    if "seed" in known or others:
+        named["seed"] = seed
     params = named | params
-    if _takes(cls, "seed"):
-        params = {"seed": seed, **params}
-    return _construct(cls, name, params)
+    for key in params:
+        if key not in known and not others:
+            raise ValueError(f"task {name!r}: {unknown('parameter', key, known)}")
+    try:
+        task = cls(**params)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"task {name!r}: making it raised {in_one_line(error)}") from error
+    _check_members(f"task {name!r}", task, _MEMBERS)
+    if isinstance(task.splits, str) or not task.splits:
+        raise ValueError(f"task {name!r}: splits must be names in a tuple, got {task.splits!r}")
+    return task
 
 
 def task_class(name: str) -> type[Any]:
-    """The class of a task by name; a file's and a reasoning-gym data set's among them.
-
-    Raises:
-        ValueError: there is none, or MODULE:CLASS is no class with a task's members. Its module is
-            imported; nothing of it is called.
-    """
+    """The class of a task by name; its module is imported, nothing of it is called."""
     return _found(name)[0]
 
 
-def _found(name: str) -> tuple[type[Any], dict[str, str]]:
+def _found(name: str) -> tuple[type[Any], dict[str, Any]]:
     """The class of a task, and its parameter that the name itself says."""
     if name.startswith("gym:"):
         from .gym import GymTask
@@ -95,7 +104,8 @@ def _found(name: str) -> tuple[type[Any], dict[str, str]]:
         found = offer.load()
         if not isinstance(found, type):
             raise ValueError(f"{offer.whose} is a {type(found).__name__}; a task is a class")
-        return _with_members(offer.whose, found), {}
+        _check_members(offer.whose, found, _METHODS)
+        return found, {}
     others = [offer.name for offer in offers("task")]
     raise ValueError(
         f"{unknown('task', name, [*BUILT_IN, *SETS, *others])} Others: gym:NAME (reasoning-gym), "
@@ -114,49 +124,21 @@ def _import(name: str) -> type[Any]:
         raise ValueError(
             f"unknown task {name!r}: {module.__name__} has no class {class_name!r}{what}.{hint}"
         )
-    return _with_members(f"task {name!r}", found)
-
-
-def _with_members(whose: str, found: type[Any]) -> type[Any]:
-    # name and splits may be set when it is made, methods not
-    missing = [member for member in _MEMBERS if not _has(found, member)]
-    if set(missing) & set(_METHODS):
-        raise ValueError(_has_no(whose, missing))
+    _check_members(f"task {name!r}", found, _METHODS)
     return found
 
 
-def _has(task: Any, member: str) -> bool:
-    instead = {"score": ("score_batch", "environment")}.get(member, ())
-    return any(hasattr(task, one) for one in (member, *instead))
-
-
-def _has_no(whose: str, missing: list[str]) -> str:
-    listed = ", ".join(map(repr, missing))
-    return f"{whose} has no {listed}; see entrostat.Task for its members"
-
-
-def _takes(cls: Callable[..., Any], name: str) -> bool:
-    known = inspect.signature(cls).parameters
-    return name in known or any(p.kind == p.VAR_KEYWORD for p in known.values())
-
-
-def _construct(cls: Callable[..., Any], name: str, params: Mapping[str, Any]) -> Task:
-    for key in params:
-        if not _takes(cls, key):
-            known = inspect.signature(cls).parameters
-            raise ValueError(f"task {name!r}: {unknown('parameter', key, known)}")
-    try:
-        task = cls(**params)
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(f"task {name!r}: making it raised {in_one_line(error)}") from error
-    missing = [member for member in _MEMBERS if not _has(task, member)]
-    if missing:
-        raise ValueError(_has_no(f"task {name!r}", missing))
-    if isinstance(task.splits, str) or not task.splits:
-        raise ValueError(f"task {name!r}: splits must be names in a tuple, got {task.splits!r}")
-    return task
+def _check_members(whose: str, task: Any, asked: Sequence[str]) -> None:
+    """Refuse a task without one of the members asked; all that it lacks are named."""
+    instead = {"score": ("score", "score_batch", "environment")}
+    missing = [
+        member
+        for member in _MEMBERS
+        if not any(hasattr(task, one) for one in instead.get(member, (member,)))
+    ]
+    if set(missing) & set(asked):
+        listed = ", ".join(map(repr, missing))
+        raise ValueError(f"{whose} has no {listed}; see entrostat.Task for its members")
 
 
 __all__ = ["BUILT_IN", "Example", "Task", "make_task", "task_class"]

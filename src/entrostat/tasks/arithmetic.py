@@ -102,7 +102,6 @@ def held_out(digits: int, operation: str) -> tuple[tuple[int, str, int], ...]:
 
 
 def split_of(a: int, b: int) -> str:
-    """Which split a pair of operands belongs to, the same for (b, a)."""
     pair = f"{min(a, b)} {max(a, b)}".encode()
     return "test" if hashlib.sha256(pair).digest()[0] % 4 == 0 else "train"
 

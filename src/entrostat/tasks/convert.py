@@ -37,8 +37,6 @@ class LeftOut(Exception):  # noqa: N818 - it says what happens to the row
 
 
 class Problem(NamedTuple):
-    """What is asked, and what a grader compares with."""
-
     prompt: str  # the problem, before a template is put around it
     # for the grader; or what makes it of the row, where it is too large to be kept
     answer: str | Callable[[Row], str]

@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from ..grading import check_answer, grade_here
 from ..sandbox import unit_tests
 from ..sandbox.running import at_once
 from .base import Example
-from .convert import LeftOut, Problem, Row
+from .convert import LeftOut, Problem
 from .jsonl import JsonlTask, hold_out, table
 from .rows import ABSENT, Located, column_names, columns_of, pick
 from .sets import KINDS, SETS, TEMPLATES, DataSet, data_set
@@ -41,7 +40,6 @@ class _Wrong:
         if name.startswith("__"): raise AttributeError(name)
         return _wrong
 """
-_Kept = tuple[Problem, Callable[[], Row] | None]
 
 
 class DataTask(JsonlTask):
@@ -98,33 +96,29 @@ class DataTask(JsonlTask):
         fields = table(self._asked, "fields", fields)
         self._columns = column_names(self._asked, self.data.fields, fields)
         taken = self._elsewhere(self.data.without if without is None else without)
-        self._problems = {
+        self._rows = {
             split: list(self._read(source, taken))
             for split, source in sources(name, self.data, path).items()
         }
         if self._grader == "code":
-            for split in self._problems:
+            for split in self._rows:
                 self._try_tests(split)
-        if set(self._problems) == {"train"}:
-            self._problems = hold_out(self._problems["train"], share)
-        self.splits = tuple(self._problems)
-
-    def size(self, split: str) -> int | None:
-        return len(self._problems[split])
+        if set(self._rows) == {"train"}:
+            self._rows = hold_out(self._rows["train"], share)
+        self.splits = tuple(self._rows)
 
     def example(self, index: int, split: str) -> Example:
-        problem, again = self._problems[split][index]
-        answer = _answer(problem, again)
-        prompt = self._template.replace("{problem}", problem.prompt)
-        label = " ".join(problem.prompt[-2 * _LABEL :].split())[-_LABEL:]
-        return Example(prompt, answer, {"label": label})
+        asked, answer = self._rows[split][index]
+        prompt = self._template.replace("{problem}", asked)
+        label = " ".join(asked[-2 * _LABEL :].split())[-_LABEL:]
+        return Example(prompt, answer(), {"label": label})
 
     def problems(self) -> Iterator[str]:
-        """All problems of all splits, without the template."""
-        for kept in self._problems.values():
-            yield from (problem.prompt for problem, _ in kept)
+        for kept in self._rows.values():
+            yield from (asked for asked, _ in kept)
 
-    def _read(self, source: Source, taken: set[str]) -> Iterator[_Kept]:
+    def _read(self, source: Source, taken: set[str]) -> Iterator[tuple[str, Callable[[], str]]]:
+        """The problems to keep, each with what gives its answer."""
         seen: set[str] = set()
         raw: set[str] = set()  # most copies are exact ones, and soon told
         for located in source.rows(self._columns.values()):
@@ -145,8 +139,7 @@ class DataTask(JsonlTask):
             seen.add(key)
             if self.data.once:
                 raw.add(asked)
-            late = not isinstance(problem.answer, str)
-            yield problem, self._again(located, source.where) if late else None
+            yield problem.prompt, self._answer(problem, located, source.where)
         if not seen:
             why = ", ".join(f"{n} {reason}" for reason, n in self.left_out.items())
             raise ValueError(
@@ -164,6 +157,12 @@ class DataTask(JsonlTask):
                 "answers"
             ) from None
 
+    def _answer(self, problem: Problem, located: Located, where: str) -> Callable[[], str]:
+        answer, again, place = problem.answer, located.again, located.where
+        if isinstance(answer, str):
+            return lambda: answer
+        return lambda: answer(self._values(again(), place, where))
+
     def _check(self, problem: Problem, place: str) -> None:
         """Refuse an answer that the grader cannot read: of a known set, the row is left out."""
         if not isinstance(problem.answer, str):
@@ -177,19 +176,14 @@ class DataTask(JsonlTask):
 
     def _try_tests(self, split: str) -> None:
         """Refuse a set whose tests a wrong program passes: its reward would be for nothing."""
-        kept = self._problems[split]
-        answers = [partial(_answer, *one) for one in kept]
-        place = passed_by_wrong_programs(answers, self._options)
+        kept = self._rows[split]
+        place = passed_by_wrong_programs([answer for _, answer in kept], self._options)
         if place is not None:
             raise ValueError(
                 f"{self._asked}: the tests of problem {place + 1} of split {split!r} "
-                f"({kept[place][0].prompt[:60]!r}) pass a wrong program. Tests must call the "
+                f"({kept[place][0][:60]!r}) pass a wrong program. Tests must call the "
                 "program and assert what it gives; mend them, or leave the row out"
             )
-
-    def _again(self, located: Located, where: str) -> Callable[[], Row]:
-        read, place = located.again, located.where
-        return lambda: self._values(read(), place, where)
 
     def _values(self, row: Any, place: str, where: str) -> dict[str, Any]:
         values = {}
@@ -229,7 +223,6 @@ class DataTask(JsonlTask):
         return template
 
     def _elsewhere(self, without: Iterable[str]) -> set[str]:
-        """The problems of other sets, as they are compared with this one's."""
         if isinstance(without, str):
             raise ValueError(f"{self._asked}: without is a list of data sets, got {without!r}")
         found = set()
@@ -242,14 +235,6 @@ class DataTask(JsonlTask):
                     f"(or --task.without '[]'): {error}"
                 ) from None
         return found
-
-
-def _answer(problem: Problem, again: Callable[[], Row] | None) -> str:
-    """A problem's answer, made of its row where it is not kept."""
-    if isinstance(problem.answer, str):
-        return problem.answer
-    assert again is not None
-    return problem.answer(again())
 
 
 def _bare(text: str) -> str:
@@ -281,7 +266,6 @@ def passed_by_wrong_programs(
 
 
 def wrong(answer: str) -> str:
-    """A program that has all names that tests use, and does nothing right."""
     tests = json.loads(answer)
     if tests["kind"] == "stdin":
         return 'print("of a wrong program")'

@@ -127,7 +127,6 @@ _SCORERS: dict[str, Callable[[str, dict[str, Any]], float]] = {}
 
 
 def prepare(name: str, params: dict[str, Any]) -> None:
-    """Make a data set for its scorer, once per process."""
     _SCORERS[f"{name} {params!r}"] = _scorer(name, _make(name, params, 0))
 
 
@@ -192,10 +191,7 @@ def is_arithmetic(text: str) -> bool:
 
 
 def combination(text: str) -> tuple[list[int], Fraction] | None:
-    """The whole numbers in an expression of + - * / and brackets, and its value, exactly.
-
-    None where the text is no such expression, or divides by 0.
-    """
+    """The whole numbers in an expression of + - * / and brackets, and its exact value, or None."""
     if len(text) > _MAX_ANSWER or not _BASIC.fullmatch(text):
         return None
     try:
@@ -206,7 +202,6 @@ def combination(text: str) -> tuple[list[int], Fraction] | None:
 
 
 def _fold(node: ast.AST, numbers: list[int]) -> Fraction:
-    """The value of a node; its numbers are added to `numbers`."""
     match node:
         case ast.Constant(value=int(number)):
             numbers.append(number)
@@ -286,7 +281,6 @@ GUARDS: dict[str, Guard] = {
 
 
 def guard_of(name: str, scorer_source: str) -> Guard | None:
-    """The guard of a data set: its own, or what a scorer that evaluates asks for."""
     if name in GUARDS or not EVALUATES.search(scorer_source):
         return GUARDS.get(name)
     if "parse_expr" in scorer_source:
@@ -295,7 +289,6 @@ def guard_of(name: str, scorer_source: str) -> Guard | None:
 
 
 def _nodes(text: str) -> list[ast.AST] | None:
-    """The nodes of a Python expression; None where it is not one."""
     try:
         return list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

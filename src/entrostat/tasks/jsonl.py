@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,8 +10,9 @@ from typing import Any, TypeVar
 from ..grading import GRADERS, check_answer, grade_here, is_total, make_grader
 from ..workers import Call
 from .base import Example
-from .rows import read_pairs
+from .rows import column_names, columns_of, pick, read_file
 
+_FIELDS = {"prompt": "prompt", "answer": "answer"}
 _Row = TypeVar("_Row")
 
 
@@ -59,21 +61,43 @@ class JsonlTask(Graded):
         fields: Mapping[str, str] | None = None,
         grader_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._settle(f"task {path!r}", grader, grader_options, test)
-        fields = table(f"task {path!r}", "fields", fields)
+        whose = f"task {path!r}"
+        self._settle(whose, grader, grader_options, test)
+        columns = column_names(whose, _FIELDS, table(whose, "fields", fields))
         self.name = Path(path).stem
         self._max_new_tokens = max_new_tokens
-        examples = []
-        for where, prompt, answer in read_pairs(path, fields, tables=grader not in GRADERS):
-            try:
-                check_answer(grader, answer, self._options)
-            except ValueError as error:
-                raise ValueError(f"task {path!r}: {where}: {error}") from None
-            examples.append(Example(prompt, answer))
+        rows = read_file(path, columns.values())
+        examples = [self._made(row, columns, f"{whose}: {where}") for where, row, _ in rows]
         if not examples:
-            raise ValueError(f"task {path!r}: the data set is empty")
-        self._examples = hold_out(examples, test)
-        self.splits = tuple(self._examples)
+            raise ValueError(f"{whose}: the data set is empty")
+        self._rows: dict[str, list[Any]] = hold_out(examples, test)
+        self.splits = tuple(self._rows)
+
+    def _made(self, row: Any, columns: Mapping[str, str], where: str) -> Example:
+        """A row's prompt, also that of a conversation of one message, and its answer as text."""
+        prompt, answer = (pick(row, columns[key]) for key in _FIELDS)
+        match prompt:
+            case [{"role": "user", "content": content}]:
+                prompt = content
+        if self._grader not in GRADERS and isinstance(answer, list | dict):
+            answer = json.dumps(answer, ensure_ascii=False, default=str)
+        if isinstance(answer, float) and answer.is_integer():
+            answer = int(answer)  # 18.0 is 18
+        for key, value, kind, what in (
+            ("prompt", prompt, str, "a prompt (text)"),
+            ("answer", answer, str | int | float, "an answer (text or number)"),
+        ):
+            if not isinstance(value, kind):
+                named = "" if columns[key] == key else f" under {columns[key]!r}"
+                raise ValueError(
+                    f"{where} needs {what}{named}{columns_of(row)}. Name another column with "
+                    f"--task.fields.{key}"
+                )
+        try:
+            check_answer(self._grader, str(answer), self._options)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        return Example(prompt, str(answer))
 
     def _settle(self, whose: str, grader: Any, options: Any, test: Any) -> None:
         """Keep the grader and its settings; refuse those, and a share, that cannot be meant."""
@@ -99,14 +123,13 @@ class JsonlTask(Graded):
         return self._max_new_tokens
 
     def size(self, split: str) -> int | None:
-        return len(self._examples[split])
+        return len(self._rows[split])
 
     def example(self, index: int, split: str) -> Example:
-        return self._examples[split][index]
+        return self._rows[split][index]
 
 
 def table(whose: str, key: str, given: Any) -> Mapping[str, Any]:
-    """A setting that is a table, or nothing."""
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"{whose}: {key} is a table, got {given!r}")
     return given or {}

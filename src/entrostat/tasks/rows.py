@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from .._names import unknown
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
-FIELDS = {"prompt": "prompt", "answer": "answer"}
 _ONE = "Write one object per line (JSON lines)"
 ABSENT = object()  # what a row gives for a column that it has not
 
@@ -28,24 +27,21 @@ class Located(NamedTuple):
 def read_rows(path: str, columns: Iterable[str] = ()) -> Iterator[Located]:
     """The rows of a file, or of all files of a directory in the order of their names.
 
-    Args:
-        path: `*.jsonl` or `*.json` (or one of them with .gz), one object per line in UTF-8; or
-            `*.parquet`; or a directory of such.
-        columns: what is read of a Parquet file; a name with a dot in it stands for what is before
-            the dot too.
+    `columns` are what is read of a Parquet file; a name with a dot in it stands for what is before
+    the dot too.
     """
     if not Path(path).is_dir():
-        yield from _file(path, columns)
+        yield from read_file(path, columns)
         return
     files = sorted(p for p in Path(path).iterdir() if p.name.endswith((*SUFFIXES, ".gz")))
     if not files:
         raise ValueError(f"task {path!r}: no *.jsonl and no *.parquet in that directory")
     for file in files:
-        for where, row, again in _file(str(file), columns):
+        for where, row, again in read_file(str(file), columns):
             yield Located(f"{file.name}, {where}", row, again)
 
 
-def _file(path: str, columns: Iterable[str]) -> Iterator[Located]:
+def read_file(path: str, columns: Iterable[str]) -> Iterator[Located]:
     return _parquet(path, columns) if path.endswith(".parquet") else _lines(path)
 
 
@@ -59,41 +55,7 @@ def pick(row: Any, name: str) -> Any:
     return pick(row.get(head), rest)
 
 
-def read_pairs(
-    path: str, fields: Mapping[str, str] | None = None, tables: bool = False
-) -> Iterator[tuple[str, str, str]]:
-    """(where, prompt, answer) of each row of a file, "line 3" or "row 3".
-
-    `fields` are the file's names for `prompt` and `answer`; a dot goes into a table within a row
-    (`reward_model.ground_truth`). A prompt that is a conversation must be one message of a user. An
-    answer that is a number comes as text, 18.0 as 18; one that is a list or a table, where `tables`
-    allows it, as JSON.
-    """
-    names = column_names(f"task {path!r}", FIELDS, fields or {})
-    for where, row, _ in _file(path, names.values()):
-        prompt, answer = (pick(row, names[key]) for key in FIELDS)
-        match prompt:
-            case [{"role": "user", "content": content}]:
-                prompt = content
-        if tables and isinstance(answer, list | dict):
-            answer = json.dumps(answer, ensure_ascii=False, default=str)
-        if isinstance(answer, float) and answer.is_integer():
-            answer = int(answer)
-        for key, value, kind, what in (
-            ("prompt", prompt, str, "a prompt (text)"),
-            ("answer", answer, str | int | float, "an answer (text or number)"),
-        ):
-            if not isinstance(value, kind):
-                named = "" if names[key] == key else f" under {names[key]!r}"
-                raise ValueError(
-                    f"task {path!r}: {where} needs {what}{named}{columns_of(row)}. Name another "
-                    f"column with --task.fields.{key}"
-                )
-        yield where, prompt, str(answer)
-
-
 def column_names(whose: str, known: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The columns of fields by name, the user's own words first."""
     for key, name in given.items():
         if key not in known:
             raise ValueError(f"{whose}: {unknown('field', key, known)}")
@@ -103,7 +65,6 @@ def column_names(whose: str, known: Mapping[str, str], given: Mapping[str, str])
 
 
 def columns_of(row: Any) -> str:
-    """The columns that a row has, for a message."""
     there = f"; its columns: {', '.join(map(str, row))}" if isinstance(row, dict) and row else ""
     return there[:200]
 

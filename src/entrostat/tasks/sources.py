@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -27,62 +26,49 @@ from .sets import KINDS, SETS, DataSet
 _PATIENCE = 3.0  # seconds in which the hub has to answer
 
 
-@dataclass(frozen=True)
-class Files:
-    """Rows of one split in a file, or a directory of them; `where` is what messages call it."""
-
-    where: str
-
-    def rows(self, columns: Iterable[str]) -> Iterator[Located]:
-        return read_rows(self.where, columns)
+class Source(NamedTuple):
+    where: str  # what messages call it
+    rows: Callable[[Iterable[str]], Iterator[Located]]  # reads these columns
 
 
-@dataclass(frozen=True)
-class Hub:
+def _files(where: str) -> Source:
+    """A split in a file, or a directory of them."""
+    return Source(where, partial(read_rows, where))
+
+
+def _hub(name: str, data: DataSet, split: str) -> Source:
     """A split on the Hugging Face hub, or in the local cache of `datasets`."""
-
-    name: str
-    data: DataSet
-    split: str
-
-    @property
-    def where(self) -> str:
-        part = f", {self.data.config}" if self.data.config else ""
-        return f"{self.data.hub} (hub{part}, {self.data.splits[self.split]})"
-
-    def rows(self, columns: Iterable[str]) -> Iterator[Located]:
-        """The rows in order; one is read again from the library's own file."""
-        loaded = self._loaded()
-        heads = {part for name in columns for part in (name, name.split(".")[0])}
-        there = [name for name in loaded.column_names if name in heads]
-        others = dict.fromkeys(loaded.column_names)
-        if not there:
-            yield Located("row 1", others, dict)
-            return
-        tables = loaded.select_columns(there).with_format("arrow").iter(1000)
-        for number, row in enumerate(row for table in tables for row in table.to_pylist()):
-            again = partial(loaded.__getitem__, number)
-            yield Located(f"row {number + 1}", others | row, again)
-
-    def _loaded(self) -> Any:
-        data, split = self.data, self.data.splits[self.split]
-        try:
-            import datasets
-        except ImportError:
-            raise ValueError(
-                missing(self.name, data, "the library `datasets` is not installed")
-            ) from None
-        try:
-            with _quick():
-                if data.files:
-                    files = [f"hf://datasets/{data.hub}/{file}" for file in data.files]
-                    return datasets.load_dataset("json", data_files=files, split="train")
-                return datasets.load_dataset(data.hub, data.config, split=split)
-        except Exception as error:  # the library's, the network's, the file system's
-            raise ValueError(missing(self.name, data, in_one_line(error)[:200])) from None
+    part = f", {data.config}" if data.config else ""
+    return Source(f"{data.hub} (hub{part}, {split})", partial(_hub_rows, name, data, split))
 
 
-Source = Files | Hub
+def _hub_rows(name: str, data: DataSet, split: str, columns: Iterable[str]) -> Iterator[Located]:
+    loaded = _loaded(name, data, split)
+    heads = {part for column in columns for part in (column, column.split(".")[0])}
+    there = [column for column in loaded.column_names if column in heads]
+    others = dict.fromkeys(loaded.column_names)
+    if not there:
+        yield Located("row 1", others, dict)
+        return
+    tables = loaded.select_columns(there).with_format("arrow").iter(1000)
+    for number, row in enumerate(row for table in tables for row in table.to_pylist()):
+        again = partial(loaded.__getitem__, number)
+        yield Located(f"row {number + 1}", others | row, again)
+
+
+def _loaded(name: str, data: DataSet, split: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(missing(name, data, "the library `datasets` is not installed")) from None
+    try:
+        with _quick():
+            if data.files:
+                files = [f"hf://datasets/{data.hub}/{file}" for file in data.files]
+                return datasets.load_dataset("json", data_files=files, split="train")
+            return datasets.load_dataset(data.hub, data.config, split=split)
+    except Exception as error:  # the library's, the network's, the file system's
+        raise ValueError(missing(name, data, in_one_line(error)[:200])) from None
 
 
 def sources(name: str, data: DataSet, path: str | Mapping[str, str] | None) -> dict[str, Source]:
@@ -99,14 +85,14 @@ def sources(name: str, data: DataSet, path: str | Mapping[str, str] | None) -> d
                 raise ValueError(f"task {name!r}: path: {unknown('split', split, data.splits)}")
             if not isinstance(file, str):
                 raise ValueError(f"task {name!r}: path.{split} must be a file, got {file!r}")
-        return {split: Files(given[split]) for split in data.splits if split in given}
+        return {split: _files(given[split]) for split in data.splits if split in given}
     cached = _cached(data)
     if cached:
-        return {split: Files(str(cached[split])) for split in data.splits if split in cached}
+        return {split: _files(str(cached[split])) for split in data.splits if split in cached}
     packaged = _packaged(data)
     if packaged:
-        return {next(iter(data.splits)): Files(str(packaged))}
-    return {split: Hub(name, data, split) for split in data.splits}
+        return {next(iter(data.splits)): _files(str(packaged))}
+    return {split: _hub(name, data, theirs) for split, theirs in data.splits.items()}
 
 
 def from_anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +123,6 @@ def at_hand(data: DataSet) -> str:
 
 
 def missing(name: str, data: DataSet, reason: str) -> str:
-    """One line: what to download, and where to put it."""
     part = f", configuration {data.config}" if data.config else ""
     names = data.files or tuple(data.splits.values())
     kind = "files" if data.files else "splits" if len(names) > 1 else "split"

@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from .._processors import processors
+from ..errors import in_one_line
 from . import server
 from .wire import HEADER, Call, decode_reply, encode_call, reply_length
 
@@ -39,9 +40,15 @@ class Outcome:
     detail: str = ""  # the exception, the time limit, or how the worker ended
 
 
-class _Worker:
-    """A worker process, and our end of its socket."""
+def tried(call: Callable[..., Any], *arguments: Any) -> Outcome:
+    """A call made in this process, where only Ctrl-C gets through."""
+    try:
+        return Outcome(call(*arguments))
+    except (Exception, SystemExit) as error:
+        return Outcome(None, "raised", in_one_line(error))
 
+
+class _Worker:
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid, self._socket = pid, connection
 
@@ -163,7 +170,6 @@ class Pool:
     def _work(
         self, waiting: deque[tuple[int, bytes]], outcomes: list[Outcome], timeout: float
     ) -> None:
-        """A thread's: make calls until none waits."""
         while waiting:
             worker = self._take()
             try:
@@ -197,7 +203,6 @@ class Pool:
         return "its process ended" if code is None else f"its process ended with exit code {code}"
 
     def _take(self) -> _Worker:
-        """A worker that waits, or a new one."""
         with suppress(IndexError):
             while not (worker := self._idle.pop()).quiet():
                 self._end(worker)

@@ -76,7 +76,6 @@ def encode_reply(value: Any = None, raised: str | None = None) -> bytes:
 
 
 def decode_reply(payload: bytes) -> tuple[bool, Any]:
-    """(True, the value) or (False, what was raised)."""
     try:
         match json.loads(payload):
             case [True, value]:

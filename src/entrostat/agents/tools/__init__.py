@@ -116,10 +116,11 @@ class Tools:
         return self._instances[split]
 
     def _drawn(self, split: str) -> list[tuple[str, str, Instance]]:
+        worlds = [(kind, WORLDS[kind]) for kind in self._kinds]
         templates = [
-            (kind, name, draw)
-            for kind in self._kinds
-            for name, (difficulty, draw) in WORLDS[kind].of_split(split).items()
+            (kind, draw)
+            for kind, world in worlds
+            for difficulty, draw in (world.unseen if split == "unseen" else world.templates)
             if difficulty <= self._difficulty
         ]
         seed = self._seed if split == "train" else 0
@@ -128,7 +129,7 @@ class Tools:
         wanted = self.size(split)
         while templates and len(drawn) < wanted:
             for template in list(templates):
-                kind, name, draw = template
+                kind, draw = template
                 rng = random.Random(f"tools/{seed}/{split}/{len(drawn)}")
                 tries = (draw(rng) for _ in range(_TRIES))
                 instance = next(
@@ -138,7 +139,7 @@ class Tools:
                     templates.remove(template)  # all that it can ask is there
                 elif len(drawn) < wanted:
                     asked.add(instance.ask)
-                    drawn.append((kind, name, instance))
+                    drawn.append((kind, draw.__name__.strip("_"), instance))
         if len(drawn) < wanted:
             raise ValueError(
                 f"task 'tools': there are {len(drawn)} different tasks for the split {split!r}, of "

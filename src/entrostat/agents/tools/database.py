@@ -84,15 +84,10 @@ def _count_city(rng: random.Random) -> Instance:
     rows = _rows(shop, "customers")
     city, other = rng.choice(rows)[2], rng.choice(CITIES)
     number = sum(row[2] in (city, other) for row in rows)
-    where = f"city = '{city}' OR city = '{other}'"
     return Instance(
         f"How many customers are from {' or '.join(sorted({city, other}))}? Submit the number.",
         shop,
         answer=number,
-        solution=(
-            f'row = db.execute("SELECT count(*) FROM customers WHERE {where}").fetchone()\n'
-            "submit(row[0])"
-        ),
     )
 
 
@@ -104,10 +99,6 @@ def _stock_value(rng: random.Random) -> Instance:
         "Submit the number.",
         shop,
         answer=one[2] * one[3] + two[2] * two[3],
-        solution=(
-            'rows = db.execute("SELECT price, stock FROM products WHERE name IN '
-            f"('{one[1]}', '{two[1]}')\")\nsubmit(sum(p * s for p, s in rows))"
-        ),
     )
 
 
@@ -119,9 +110,6 @@ def _set_price(rng: random.Random) -> Instance:
         f"Set the price of {row[1]} to {price}.",
         shop,
         shop | {f"products/{row[0]}": [row[0], row[1], price, row[3]]},
-        solution=(
-            f"db.execute(\"UPDATE products SET price = {price} WHERE name = '{row[1]}'\")\nsubmit()"
-        ),
     )
 
 
@@ -142,12 +130,6 @@ def _revenue(rng: random.Random) -> Instance:
         "Submit the number.",
         shop,
         answer=_spent(shop, one) + _spent(shop, two),
-        solution=(
-            "query = '''SELECT sum(o.quantity * p.price) FROM orders o\n"
-            "JOIN products p ON p.id = o.product_id JOIN customers c ON c.id = o.customer_id\n"
-            f'WHERE c.name IN ("{names[0]}", "{names[1]}")\'\'\'\n'
-            "submit(db.execute(query).fetchone()[0])"
-        ),
     )
 
 
@@ -161,13 +143,7 @@ def _restock(rng: random.Random) -> Instance:
         if row[3] < least
     }
     return Instance(
-        f"Of every product with a stock below {least}, raise the stock by {more}.",
-        shop,
-        shop | low,
-        solution=(
-            f"db.execute('UPDATE products SET stock = stock + {more} WHERE stock < {least}')\n"
-            "submit()"
-        ),
+        f"Of every product with a stock below {least}, raise the stock by {more}.", shop, shop | low
     )
 
 
@@ -182,12 +158,6 @@ def _move(rng: random.Random) -> Instance:
         shop,
         shop | moved,
         answer=2 + sum(row[2] == city for row in _rows(shop, "customers")),
-        solution=(
-            f"db.execute(\"UPDATE customers SET city = '{city}' WHERE name IN "
-            f"('{one[1]}', '{two[1]}')\")\n"
-            f"submit(db.execute(\"SELECT count(*) FROM customers WHERE city = '{city}'\")"
-            ".fetchone()[0])"
-        ),
     )
 
 
@@ -209,15 +179,6 @@ def _new_order(rng: random.Random) -> Instance:
         | {f"orders/{number}": [number, customer[0], product[0], quantity]}
         | {f"products/{product[0]}": [*product[:3], product[3] - quantity]},
         answer=number,
-        solution=(
-            "one = lambda query: db.execute(query).fetchone()[0]\n"
-            f"c = one(\"SELECT id FROM customers WHERE name = '{customer[1]}'\")\n"
-            f"p = one(\"SELECT id FROM products WHERE name = '{product[1]}'\")\n"
-            "n = one('SELECT max(id) + 1 FROM orders')\n"
-            f"db.execute('INSERT INTO orders VALUES (?, ?, ?, {quantity})', (n, c, p))\n"
-            f"db.execute('UPDATE products SET stock = stock - {quantity} WHERE id = ?', (p,))\n"
-            "submit(n)"
-        ),
     )
 
 
@@ -230,11 +191,6 @@ def _cancel_order(rng: random.Random) -> Instance:
         f"Delete the order {number} and put its quantity back into the product's stock.",
         shop,
         after | {f"products/{product}": [*row[:3], row[3] + quantity]},
-        solution=(
-            f"p, q = db.execute('SELECT product_id, quantity FROM orders WHERE id = {number}')"
-            f".fetchone()\ndb.execute('DELETE FROM orders WHERE id = {number}')\n"
-            "db.execute('UPDATE products SET stock = stock + ? WHERE id = ?', (q, p))\nsubmit()"
-        ),
     )
 
 
@@ -255,14 +211,6 @@ def _best_customer(rng: random.Random) -> Instance:
         shop,
         shop | {f"orders/{number}": [number, best, 11, quantity]},
         answer=shop[f"customers/{best}"][1],
-        solution=(
-            "query = '''SELECT c.id, c.name, sum(o.quantity * p.price) AS s FROM customers c\n"
-            "JOIN orders o ON c.id = o.customer_id JOIN products p ON p.id = o.product_id\n"
-            f"WHERE c.city = \"{city}\" GROUP BY c.id ORDER BY s DESC'''\n"
-            "c, name, _ = db.execute(query).fetchone()\n"
-            "n = db.execute('SELECT max(id) + 1 FROM orders').fetchone()[0]\n"
-            f"db.execute('INSERT INTO orders VALUES (?, ?, 11, {quantity})', (n, c))\nsubmit(name)"
-        ),
     )
 
 
@@ -270,16 +218,11 @@ DATABASE = World(
     ABOUT,
     setup,
     read,
-    {
-        "count_city": (1, _count_city),
-        "stock_value": (1, _stock_value),
-        "set_price": (1, _set_price),
-        "revenue": (2, _revenue),
-        "restock": (2, _restock),
-        "move": (2, _move),
-        "new_order": (3, _new_order),
-    },
-    {"cancel_order": (2, _cancel_order), "best_customer": (3, _best_customer)},
+    (
+        (1, _count_city), (1, _stock_value), (1, _set_price),
+        (2, _revenue), (2, _restock), (2, _move), (3, _new_order),
+    ),
+    ((2, _cancel_order), (3, _best_customer)),
     (
         "What does a teapot cost? Submit the number.",
         (
@@ -288,5 +231,4 @@ DATABASE = World(
             ("submit(18)", ""),
         ),
     ),
-    {"products/11": [11, "teapot", 18, 7]},
 )  # fmt: skip

@@ -44,7 +44,6 @@ def _count_lines(rng: random.Random) -> Instance:
         f"How many lines of {path} have level {level} and user {person}? Submit the number.",
         {path: text},
         answer=number,
-        solution=f"submit(open({path!r}).read().splitlines().count('{level} user={person}'))",
     )
 
 
@@ -59,10 +58,6 @@ def _sum_column(rng: random.Random) -> Instance:
         "Submit the number.",
         {path: _text(["city,amount", *(f"{a},{b}" for a, b in rows)])},
         answer=sum(amount for place, amount in rows if place == city),
-        solution=(
-            f"import csv\nrows = csv.DictReader(open({path!r}))\n"
-            f"submit(sum(int(row['amount']) for row in rows if row['city'] == {city!r}))"
-        ),
     )
 
 
@@ -76,8 +71,7 @@ def _rename(rng: random.Random) -> Instance:
     old = rng.choice(sorted(before))
     new = f"{rng.choice(PEOPLE).lower()}_{rng.randint(1, 99)}.txt"
     after = {new if path == old else path: text for path, text in before.items()}
-    code = f"import os\nos.rename({old!r}, {new!r})\nsubmit()"
-    return Instance(f"Rename {old} to {new}.", before, after, solution=code)
+    return Instance(f"Rename {old} to {new}.", before, after)
 
 
 def _delete_by_suffix(rng: random.Random) -> Instance:
@@ -91,10 +85,6 @@ def _delete_by_suffix(rng: random.Random) -> Instance:
         f"Delete every file in the folder {folder} whose name ends in .{suffix}, and no others.",
         before,
         after,
-        solution=(
-            f"import glob, os\nfor path in glob.glob({folder + '/*.' + suffix!r}):\n"
-            "    os.remove(path)\nsubmit()"
-        ),
     )
 
 
@@ -111,11 +101,6 @@ def _change_setting(rng: random.Random) -> Instance:
         f"In {path}, set {key} to {value} and leave the other lines as they are.",
         {path: text(values)},
         {path: text(values | {key: value})},
-        solution=(
-            f"lines = open({path!r}).read().splitlines()\n"
-            f"lines = ['{key} = {value}' if line.split(' = ')[0] == {key!r} else line "
-            f"for line in lines]\nopen({path!r}, 'w').write('\\n'.join(lines))\nsubmit()"
-        ),
     )
 
 
@@ -124,16 +109,11 @@ def _merge(rng: random.Random) -> Instance:
     names = rng.sample(PEOPLE, rng.randint(6, 12))
     cut = rng.randint(2, len(names) - 2)
     before = {f"{one}.txt": _text(names[:cut]), f"{two}.txt": _text(names[cut:])}
-    paths = [f"{one}.txt", f"{two}.txt"]
     return Instance(
         f"Write the lines of {one}.txt and {two}.txt, taken together in alphabetical order, to "
         f"{target}.txt. Keep the two files.",
         before,
         before | {f"{target}.txt": _text(sorted(names))},
-        solution=(
-            f"lines = [line for path in {paths} for line in open(path).read().split()]\n"
-            f"open('{target}.txt', 'w').write('\\n'.join(sorted(lines)))\nsubmit()"
-        ),
     )
 
 
@@ -151,11 +131,6 @@ def _extract(rng: random.Random) -> Instance:
         before,
         before | {f"{target}.txt": _text(found)},
         answer=len(found),
-        solution=(
-            f"import csv\nrows = csv.DictReader(open('{source}.csv'))\n"
-            f"names = sorted(row['name'] for row in rows if row['city'] == {city!r})\n"
-            f"open('{target}.txt', 'w').write('\\n'.join(names))\nsubmit(len(names))"
-        ),
     )
 
 
@@ -173,10 +148,6 @@ def _find_file(rng: random.Random) -> Instance:
         "such as folder/1.txt.",
         before,
         answer=path,
-        solution=(
-            "import glob\n[path] = [p for p in glob.glob('*/*.txt') "
-            f"if {before[path]!r} in open(p).read()]\nsubmit(path)"
-        ),
     )
 
 
@@ -195,11 +166,6 @@ def _split(rng: random.Random) -> Instance:
         f"line, in the order of {source}.csv.",
         before,
         before | parts,
-        solution=(
-            f"import csv\nfor row in csv.DictReader(open('{source}.csv')):\n"
-            "    with open(row['city'].lower() + '.txt', 'a') as file:\n"
-            "        file.write(row['name'] + '\\n')\nsubmit()"
-        ),
     )
 
 
@@ -211,32 +177,18 @@ def _largest(rng: random.Random) -> Instance:
     }
     most = max(counts, key=lambda topic: counts[topic])
     after = {path: text for path, text in before.items() if path != f"{most}.txt"}
-    return Instance(
-        f"Of {', '.join(before)}, delete the one with most lines.",
-        before,
-        after,
-        solution=(
-            f"import os\nlines = {{p: len(open(p).readlines()) for p in {list(before)}}}\n"
-            "os.remove(max(lines, key=lines.get))\nsubmit()"
-        ),
-    )
+    return Instance(f"Of {', '.join(before)}, delete the one with most lines.", before, after)
 
 
 FILES = World(
     ABOUT,
     setup,
     read,
-    {
-        "count_lines": (1, _count_lines),
-        "sum_column": (1, _sum_column),
-        "rename": (1, _rename),
-        "delete_by_suffix": (2, _delete_by_suffix),
-        "change_setting": (2, _change_setting),
-        "merge": (2, _merge),
-        "find_file": (2, _find_file),
-        "extract": (3, _extract),
-    },
-    {"split": (3, _split), "largest": (2, _largest)},
+    (
+        (1, _count_lines), (1, _sum_column), (1, _rename), (2, _delete_by_suffix),
+        (2, _change_setting), (2, _merge), (2, _find_file), (3, _extract),
+    ),
+    ((3, _split), (2, _largest)),
     (
         "How many names are in staff.txt? Submit the number.",
         (
@@ -244,5 +196,4 @@ FILES = World(
             ("submit(3)", ""),
         ),
     ),
-    {"staff.txt": "Anton\nBirgit\nCelia"},
-)
+)  # fmt: skip

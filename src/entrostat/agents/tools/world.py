@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ class Instance:
     before: State  # the state that the policy finds
     after: State | None = None  # the state that it should leave; None where only an answer is asked
     answer: Any = None  # what it should submit; None where nothing is asked
-    solution: str = ""  # a program that does it, for tests: it reads the state and knows no answer
 
 
 Template = Callable[[random.Random], Instance]
@@ -39,17 +38,11 @@ class World:
     setup: Callable[[State], str]  # the code that makes a state in a new notebook
     # the state of a notebook, as data; it may raise at what the policy has left
     read: Callable[[Session], State]
-    # by name: the difficulty (1, 2 or 3: a step, several, several that build on one another) and
-    # what draws an instance
-    templates: Mapping[str, tuple[int, Template]]
-    # the same; templates that `train` and `test` do not have
-    unseen: Mapping[str, tuple[int, Template]]
+    # each with its difficulty: 1, 2 or 3, a step, several, several that build on one another
+    templates: tuple[tuple[int, Template], ...]
+    unseen: tuple[tuple[int, Template], ...]  # those that `train` and `test` do not have
     # a worked example for the prompt: what is asked, and turns (code, what it prints)
     shown: tuple[str, tuple[tuple[str, str], ...]]
-    shown_state: State  # the state that it is worked in
-
-    def of_split(self, split: str) -> Mapping[str, tuple[int, Template]]:
-        return self.unseen if split == "unseen" else self.templates
 
 
 def checks(instance: Instance, final: State, submitted: Any) -> list[bool]:

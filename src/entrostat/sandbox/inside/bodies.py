@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -35,25 +36,24 @@ def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: 
     of address space that this process has already.
     """
     bounds = {
-        "AS": (limits["memory"] + inherited,) * 2,
-        "FSIZE": (limits["file_size"],) * 2,
-        "CORE": (0, 0),
-        "NOFILE": (64, 64),
-        "MSGQUEUE": (0, 0),
+        "AS": limits["memory"] + inherited,
+        "FSIZE": limits["file_size"],
+        "CORE": 0,
+        "NOFILE": 64,
+        "MSGQUEUE": 0,
     }
     if limits["cpu"] is not None:
-        seconds = max(1, -int(-limits["cpu"] // 1))
-        bounds["CPU"] = (seconds, seconds)
+        bounds["CPU"] = max(1, -int(-limits["cpu"] // 1))
     if processes is not None:
-        bounds["NPROC"] = (processes, processes)
-    for name, (soft, hard) in bounds.items():
+        bounds["NPROC"] = processes
+    for name, bound in bounds.items():
         kind = getattr(resource, f"RLIMIT_{name}", None)
         if kind is not None:
             most = resource.getrlimit(kind)[1]
             if most != resource.RLIM_INFINITY:
-                soft, hard = min(soft, most), min(hard, most)
+                bound = min(bound, most)
             with suppress(ValueError, OSError):  # macOS knows some by name only
-                resource.setrlimit(kind, (soft, hard))
+                resource.setrlimit(kind, (bound, bound))
     os.chdir(home)
     os.environ.clear()
     os.environ |= {"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
@@ -66,8 +66,9 @@ def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: 
     gc.enable()
 
 
-def run(source: str) -> NoReturn:
-    """Run a program as `python program.py` would."""
+def run(source: str, harden: Callable[[], None]) -> NoReturn:
+    """Take the last rights, then run a program as `python program.py` would."""
+    harden()
     builtins.open = io.open = _open  # there is no /dev/stdin
     _end(execute(source, "<program>", module("__main__")))
 
@@ -142,8 +143,9 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def serve() -> NoReturn:
-    """Execute what comes, one source after the other, in one namespace."""
+def serve(harden: Callable[[], None]) -> NoReturn:
+    """Take the last rights, then execute one source after the other in one namespace."""
+    harden()
     here, namespace, turn = os.getpid(), module("__main__"), 0
     while True:
         try:

@@ -58,7 +58,6 @@ def map_users(pid: int) -> None:
 
 
 def enter(paths: list[str], disk: int) -> None:
-    """Build the new root and go into it."""
     place = next(
         place
         for place in _PLACES

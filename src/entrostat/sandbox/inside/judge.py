@@ -52,7 +52,6 @@ def judge(source: str, prelude: str, harden: Callable[[], None]) -> NoReturn:
 
 
 def _test(program: Program, tests: dict[str, Any]) -> tuple[list[bool], str]:
-    """Which tests pass, and why the first that fails does."""
     begun = program.begun
     if "raised" in begun:
         return [], f"{begun['raised'][0]}: {begun['text']}"
@@ -62,8 +61,6 @@ def _test(program: Program, tests: dict[str, Any]) -> tuple[list[bool], str]:
     # what tests compute with is Python's own, whatever the program calls by that name
     scope = {name: names[name] for name in names if not hasattr(builtins, name)}
     scope |= {"__name__": "tests", "__builtins__": builtins}
-    if "entry" in tests:
-        scope["candidate"] = names.get(tests["entry"])
     runs: list[Callable[[], Any]] = [
         *(lambda t=t: exec(compile(t, "<test>", "exec", dont_inherit=True), scope)  # noqa: S102
           for t in tests["asserts"]),
@@ -111,7 +108,6 @@ class _Objects:
 
 
 def _answer(source: str, prelude: str, fd: int) -> NoReturn:
-    """The program's process: define, then do as asked."""
     scope, objects = module("solution"), _Objects()
     if prelude:
         fallback: dict[str, Any] = {"__name__": "solution"}

@@ -43,13 +43,10 @@ _MADE = {word: make for word, _, make in _WORDS.values()}
 def encode(value: Any, handle: Callable[[Any, Any], Any] | None = None) -> Any:
     """A value as JSON, what JSON has no word for as [kind, parts].
 
-    `handle` makes a handle of an object and its plain form (None without one).
-
-    Raises:
-        TypeError: it is no plain data, and there are no handles.
+    `handle` makes a handle of an object and its plain form (None without one); without it what is
+    no plain data raises TypeError.
     """
-    own = handle is not None and type(value).__module__ == "solution"
-    if own and handle is not None:
+    if handle is not None and type(value).__module__ == "solution":
         try:
             return handle(value, encode(value))
         except (TypeError, RecursionError):
@@ -76,9 +73,6 @@ def decode(value: Any, found: Callable[[list[Any]], Any] | None = None) -> Any:
     """What `encode` encoded, made of Python's own types alone.
 
     `found` makes of a handle's parts what stands for it.
-
-    Raises:
-        TypeError: a handle where there are none.
     """
     if not isinstance(value, list):
         return value

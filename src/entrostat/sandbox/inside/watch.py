@@ -38,19 +38,16 @@ class Watch:
     _said: bytearray = field(default_factory=bytearray)
     _cut: bool = False
 
-    def run(self, stdin: bytes = b"") -> dict[str, Any]:
-        """Feed a program until it ends or must be ended; `Result` as a table."""
-        return self._watch(stdin, serves=False)
+    def run(self, stdin: bytes | None) -> dict[str, Any]:
+        """Feed a program until it ends or must be ended; `Result` as a table.
 
-    def turn(self) -> dict[str, Any]:
-        """Wait for a session's answer to an order; the same, "over" where its program ended."""
-        return self._watch(b"", serves=True)
-
-    def _watch(self, stdin: bytes, serves: bool) -> dict[str, Any]:
+        Without `stdin` it waits for a session's answer to an order: "over" says that it ended.
+        """
+        serves = stdin is None
         began, wall = time.monotonic(), self.limits["wall"]
         pipes, self._said = self.started.pipes, bytearray()
         self._texts, self._cut = {_STDOUT: bytearray(), _STDERR: bytearray()}, False
-        failure, left, looked = None, memoryview(stdin), began
+        failure, left, looked = None, memoryview(stdin or b""), began
         running = hasattr(os, "pidfd_open") and not self.started.ended()
         end = os.pidfd_open(self.started.pid) if running else -1
         with selectors.DefaultSelector() as ready:
@@ -91,10 +88,10 @@ class Watch:
                     if not self._read(_ANSWERS):
                         break
             os.set_blocking(pipes[_ANSWERS], True)
-        return self._result(failure) | {"seconds": time.monotonic() - began}
+        return self._drained(self._result(failure) | {"seconds": time.monotonic() - began})
 
-    def drain(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Add what is still in the pipes."""
+    def _drained(self, result: dict[str, Any]) -> dict[str, Any]:
+        """With what is still in the pipes."""
         for at in (_STDOUT, _STDERR):
             os.set_blocking(self.started.pipes[at], False)
             with suppress(BlockingIOError):

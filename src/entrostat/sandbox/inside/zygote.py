@@ -76,12 +76,8 @@ class _Zygote:
         return getattr(self, f"do_{kind}")(**order)
 
     def do_run(self, program: str, stdin: str, limits: dict[str, Any]) -> dict[str, Any]:
-
-        def body(harden: Any) -> Any:
-            harden()
-            run(program)
-
-        return self._one(start(self._isolation, limits, body), limits, stdin)
+        started = start(self._isolation, limits, lambda harden: run(program, harden))
+        return self._one(started, limits, stdin)
 
     def do_judge(self, program: str, prelude: str, limits: dict[str, Any]) -> dict[str, Any]:
         """Run a program and tests, which come in a file that we hand on and never read."""
@@ -98,20 +94,14 @@ class _Zygote:
         try:
             if started.broken:
                 return {"broken": started.broken}
-            result = watch.run(stdin.encode(errors="replace"))
-            return watch.drain(result)
+            return watch.run(stdin.encode(errors="replace"))
         finally:
             started.end()
 
     def do_open(self, limits: dict[str, Any]) -> dict[str, Any]:
         self.close()
-
-        def body(harden: Any) -> Any:
-            harden()
-            serve()
-
         self._limits = limits | {"cpu": None}
-        self._session = start(self._isolation, self._limits, body, serves=True)
+        self._session = start(self._isolation, self._limits, serve, serves=True)
         return {"broken": self._session.broken} if self._session.broken else {}
 
     def do_turn(self, code: str) -> dict[str, Any]:
@@ -120,7 +110,7 @@ class _Zygote:
         watch = Watch(session, self._limits, self._fd, self._inherited)
         with suppress(BrokenPipeError):
             frames.send(session.pipes[4], code)
-        result = watch.drain(watch.turn())
+        result = watch.run(None)
         if result["over"]:
             self.close()
         return result

@@ -11,14 +11,14 @@ computed exactly.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ...config import Evaluation, TrainConfig
 from ...config.settings import Enough
@@ -214,7 +214,7 @@ def examine(
 
 def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
     """The rollouts as the lab's own and their rewards [B]; prompts are encoded by the policy."""
-    policy, device = state.policy, state.policy.device
+    policy = state.policy
     known = vocabulary(policy.model)
     if int(rollouts.tokens.min()) < 0 or int(rollouts.tokens.max()) >= known:
         raise ValueError(
@@ -225,27 +225,17 @@ def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
     number = [places[group] for group in rollouts.group.tolist()]
     texts = dict(zip(number, rollouts.prompts, strict=True))
     examples = [Example(texts[i]) for i in range(len(texts))]
-    lengths = rollouts.start.diff().tolist()
-    encoded = encode(policy, state.config, examples, max(lengths), ValueError)
-    prompts = [torch.tensor(encoded[i]) for i in number]
+    own = [rollouts.rows(i) for i in range(len(rollouts))]
+    T = max(rows.stop - rows.start for rows in own)
+    prompts = encode(policy, state.config, examples, T, ValueError)
 
-    def prompted(values: Sequence[Tensor], fill: int = 0) -> Tensor:
-        """[B, P], filled up on the left."""
-        return pad_sequence(list(values), True, fill, "left").to(device)
+    def of_each(values: Tensor) -> list[list[Any]]:
+        return [values[rows].tolist() for rows in own]
 
-    def said(values: Tensor, fill: int = 0) -> Tensor:
-        """[B, T] of [n] tokens, filled up on the right."""
-        return pad_sequence(list(values.split(lengths)), True, fill).to(device)
-
-    there = torch.ones_like(rollouts.tokens, dtype=torch.int64)
-    sampled = there.bool() if rollouts.sampled is None else rollouts.sampled
-    tokens = prompted(prompts, policy.pad)
-    logp = rollouts.sampler_logp.float().masked_fill(~sampled, 0)
-    sequences = Sequences(
-        torch.cat([tokens, said(rollouts.tokens.long(), policy.pad)], 1),
-        torch.cat([prompted([torch.ones_like(ids) for ids in prompts]), said(there)], 1),
-        tokens.shape[1], said(sampled), said(logp), rollouts.finished.to(device),
-        torch.tensor(number, device=device),
+    sequences = Sequences.ragged(
+        [prompts[i] for i in number], of_each(rollouts.tokens), number, policy.pad, policy.device,
+        finished=rollouts.finished.tolist(), logp=of_each(rollouts.sampler_logp),
+        mask=None if rollouts.sampled is None else of_each(rollouts.sampled),
     )  # fmt: skip
     answers = Answers(sequences, list(rollouts.completions))
     return Sampled(1, examples, answers), rollouts.rewards.float()

@@ -78,13 +78,8 @@ def turn(trainer: Any, model: Any, contexts: list[list[int]], *, pad: int, **_: 
     Log-probs are vLLM's, NaN where it has none; 0 without vLLM.
     """
     turns, logprobs = trainer._generate_single_turn(contexts, None, {}, 1)
-    B, T = len(turns), max(map(len, turns))
-    lengths = torch.tensor([len(ids) for ids in turns])
-    mask = torch.arange(T) < lengths[:, None]
-    tokens, logp = torch.full((B, T), pad), torch.zeros(B, T)
-    tokens[mask] = torch.tensor([token for ids in turns for token in ids])
-    if logprobs is not None:
-        said = [math.nan if x is None else x for row in logprobs for x in row]
-        logp[mask] = torch.tensor(said)
-    ended = torch.tensor(trainer._ending.finished(turns))
-    return Sequences(tokens, mask.long(), 0, mask, logp, ended, torch.arange(B))
+    return Sequences.ragged(
+        [[] for _ in turns], turns, range(len(turns)), pad, torch.device("cpu"),
+        finished=trainer._ending.finished(turns),
+        logp=logprobs and [[math.nan if x is None else x for x in row] for row in logprobs],
+    )  # fmt: skip
