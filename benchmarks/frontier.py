@@ -116,22 +116,20 @@ def jobs_of(given: argparse.Namespace) -> list[Job]:
 Found = dict[tuple[str, str], dict[int, dict[str, float]]]
 
 
-def together(values: list[float]) -> str:
-    return str(interval(values)) if len(values) > 1 else f"{values[0]:.2f}"
-
-
 def table(found: Found) -> str:
     columns = ["held", *FIGURES]
     lines = [" | ".join(["method", "target", "seeds", *columns])]
     for (method, target), runs in found.items():
-        cells = [together([run[key] for run in runs.values()]) for key in columns]
+        cells = [interval([run[key] for run in runs.values()]).cell(2) for key in columns]
         lines.append(" | ".join([method, target, str(len(runs)), *cells]))
     lines.append("\nless multiplier, at the same target")
     for (method, target), runs in found.items():
         base = found.get(("multiplier", target), {})
         both = sorted(runs.keys() & base.keys())
         if method != "multiplier" and both:
-            cells = [together([runs[s][key] - base[s][key] for s in both]) for key in columns]
+            cells = [
+                interval([runs[s][key] - base[s][key] for s in both]).cell(2) for key in columns
+            ]
             lines.append(" | ".join([method, target, str(len(both)), *cells]))
     return "\n".join(lines)
 

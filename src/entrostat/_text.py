@@ -60,6 +60,15 @@ def say(text: object = "", stream: Any = None) -> None:
         _without_reader(stream)
 
 
+def counted(n: int, word: str) -> str:
+    return f"{n} {word}{'' if n == 1 else 's'}"
+
+
+def cut(text: str, most: int) -> str:
+    """A text of at most so many characters, the last an ellipsis where it was cut."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 _ENDLESS = 10_000  # columns
 
 

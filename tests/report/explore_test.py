@@ -199,9 +199,7 @@ def test_settings_that_differ_beside_the_method(tmp_path):
     a, b = run("a", '["grpo"]'), run("bb", '["par"]', "[optim]\nlr = 0.001\n[save]\nbest = 'x'")
     c = run("ccc", '["grpo"]', "[sampling]\ntemperature = 1.0\n")  # the default
     found = differences_of([a, b, c], ["a", "b", "c"])
-    assert [(row.key, row.values) for row in found.rows] == [
-        ("optim.lr", (("not set", ("a", "c")), ("0.001", ("b",)))),
-    ]
+    assert found.rows == (("optim.lr", (("not set", ("a", "c")), ("0.001", ("b",)))),)
     assert found.odd == ((), ("optim.lr",), ())
     assert found.sentence == (
         "Not the method alone: 1 of 3 runs has other settings than the rest (optim.lr)."
@@ -221,9 +219,9 @@ def test_what_a_method_sits_on_is_a_setting(tmp_path):
     par = {"name": "par", "beta": 1.0}
     plain, on_ppo, on_wide = run("a", ppo), run("b", ppo, par), run("c", wide, par)
     found = differences_of([plain, on_ppo, on_wide], ["a", "b", "c"])
-    (row,) = found.rows
-    assert row.key == "surrogate"
-    assert row.values == (("ppo low 0.2 high 0.2", ("a", "b")), ("ppo low 0.2 high 0.28", ("c",)))
+    ((key, values),) = found.rows
+    assert key == "surrogate"
+    assert values == (("ppo low 0.2 high 0.2", ("a", "b")), ("ppo low 0.2 high 0.28", ("c",)))
     assert found.odd == ((), (), ("surrogate",))
     # runs that are surrogates and nothing else: it is the method that is compared
     assert differences_of([plain, run("d", wide)], ["a", "d"]).rows == ()
@@ -236,7 +234,7 @@ def test_another_host_s_own_settings_are_not_compared_and_foreign_ones_unknown(t
     (trl / "config.toml").write_text('host = "trl"\n' + (trl / "config.toml").read_text())
     foreign = read(FIXTURES / "trl/checkpoint-6/trainer_state.json")
     found = differences_of([read_run(lab), read_run(trl), foreign], ["a", "b", "f"])
-    assert [row.key for row in found.rows] == ["host"]
+    assert [key for key, _ in found.rows] == ["host"]
     assert found.odd == ((), ("host",), None)
     assert (found.unknown, found.known) == (("f",), 2)
 

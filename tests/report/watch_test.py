@@ -69,6 +69,17 @@ def test_stamps_change_with_what_a_page_shows(tmp_path):
     assert len(stamps([run / "metrics.jsonl", tmp_path / "none"])) == 1
 
 
+def test_stamps_of_a_study_are_of_its_runs_which_are_links(tmp_path):
+    study, kept = tmp_path / "study", tmp_path / "study/.store/1"
+    kept.mkdir(parents=True)
+    log(kept, 1, 1)
+    (study / "study.json").write_text("{}")
+    (study / "run").symlink_to(kept)
+    before = stamps([study])
+    log(kept, 2, 2)
+    assert stamps([study]) != before
+
+
 def test_where_runs_lie(tmp_path):
     assert runs_in(tmp_path) == [tmp_path]
     log(tmp_path / "b", 1, 1)

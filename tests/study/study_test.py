@@ -35,8 +35,8 @@ def test_interval_by_hand() -> None:
     # two values: s = sqrt(2), t(.975, 1) = 12.706205: 12.706205 * sqrt(2) / sqrt(2)
     assert interval([0.0, 2.0]) == Interval(1.0, pytest.approx(12.706205, abs=1e-6), 2)
     assert interval([5.0] * 4).half == 0
-    assert str(interval([1.0, 2.0, 3.0])) == "2.00 ± 2.48"
-    refused(lambda: interval([1.0]), "got 1")
+    assert interval([1.0, 2.0, 3.0]).cell(2) == "2.00 ± 2.48"
+    assert interval([1.0]) == Interval(1.0, 0.0, 1)
 
 
 def run(path: Path, entropy: list[float], avg: float | None) -> Path:
@@ -156,9 +156,10 @@ def test_a_run_without_a_finite_entropy_has_no_figure_of_it(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["three_seeds", "positive_negative", "clip_presets"])
 def test_the_shipped_studies_have_three_seeds_a_setting(name: str) -> None:
     runs = read_study(RECIPES / f"{name}.toml").runs
-    groups = by_settings({name: dataclasses.asdict(config) for name, config in runs.items()})
-    assert all({runs[name].seed for name in names} == {0, 1, 2} for names in groups)
-    assert all(len(names) == 3 for names in groups)
+    configs = list(runs.values())
+    groups = by_settings([dataclasses.asdict(config) for config in configs])
+    assert all({configs[place].seed for place in places} == {0, 1, 2} for places in groups)
+    assert all(len(places) == 3 for places in groups)
 
 
 def test_a_study_and_the_settings_of_one_run_are_told_apart(

@@ -72,11 +72,11 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of nested tables."""
+def flat(table: Mapping[str, Any], prefix: str = "", mark: str = ".") -> Iterator[tuple[str, Any]]:
+    """(keys joined by `mark`, value) of nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}{mark}", mark)
         else:
             yield prefix + key, value
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._text import cut
 from ..config import TrainConfig
 from ..core.batch import masked_mean
 from ..data.generation import answer
@@ -144,16 +145,12 @@ def line_of(example: Example, counts: Counter[str], k: int) -> dict[str, Any]:
     label = (example.data or {}).get("label")
     right: dict[str, int] = {}
     for text, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST]:
-        right.setdefault(_cut(text, _ANSWER), count)
+        right.setdefault(cut(text, _ANSWER), count)
     return {
-        "label": _cut(label if isinstance(label, str) else question, _LABEL),
-        "question": _cut(question, _QUESTION),
+        "label": cut(label if isinstance(label, str) else question, _LABEL),
+        "question": cut(question, _QUESTION),
         "k": k,
         "right": right,
         "more": len(counts) - len(right),
         "wrong": k - counts.total(),
     }
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -115,6 +115,10 @@ class Run:
         return self.metrics[-1]["iteration"]
 
     @property
+    def progress(self) -> str:
+        return str(self.done) if self.planned is None else f"{self.done} of {self.planned}"
+
+    @property
     def planned(self) -> int | None:
         planned = self.config.get("iterations")
         return planned if type(planned) is int and 0 < planned < MOST else None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from .._text import counted
 from ..logs.run import Run
 from .figures import BLUE, Image, address, short, styled
 from .seeds import Entry
@@ -29,8 +30,6 @@ Key = tuple[int, str]  # a prompt: its place in the split, its label
 
 @dataclass(frozen=True)
 class Bar:
-    """The answers to one prompt."""
-
     label: str
     question: str  # the prompt's last line
     k: int  # samples
@@ -131,15 +130,12 @@ def answers_of(run: Run) -> Answers | None:
     last = max(found, default=0)
     columns = [("Before training", BEFORE, found[0])] if 0 in found else []
     if last > 0:
-        columns.append((_after(last), BLUE, found[last]))
+        columns.append((f"After {counted(last, 'iteration')}", BLUE, found[last]))
     return _section(columns, ())
 
 
 def answers_of_all(runs: Sequence[Run], entries: Sequence[Entry]) -> Answers | None:
-    """The section of a comparison: before training once, then a run of each of the first entries.
-
-    None where no run logged answers, or none a right one.
-    """
+    """Before training once, then a run of each of the first entries; None without right answers."""
     before: list[tuple[str, Bars]] = []
     columns: list[Column] = []
     notes: dict[str, None] = {}
@@ -161,7 +157,8 @@ def answers_of_all(runs: Sequence[Run], entries: Sequence[Entry]) -> Answers | N
         if entry.is_band:
             notes["Of several seeds one is shown."] = None
             label = f"{label}, seed {run.config.get('seed')}"
-        columns.append((f"{label}: {_after(last).lower()}", entry.color, found[last]))
+        after = f"{label}: after {counted(last, 'iteration')}"
+        columns.append((after, entry.color, found[last]))
         if 0 in found:
             before.append((label, found[0]))
     if before:
@@ -185,7 +182,6 @@ def evaluations(run: Run) -> Mapping[int, Bars]:
 
 
 def bar_of(line: Mapping[str, Any]) -> Bar | None:
-    """A line of answers.jsonl; None where it is not one."""
     k, wrong, more, right, label, question = (
         line.get(key) for key in ("k", "wrong", "more", "right", "label", "question")
     )
@@ -255,10 +251,6 @@ def _drawn(figure: BarFigure) -> Image:
     with styled():
         src = address(picture_of_bars(figure.bars, figure.color))
     return Image(figure.title, figure.caption, f"Right answers. {words}", src)
-
-
-def _after(iterations: int) -> str:
-    return f"After {iterations} iteration{'s' if iterations != 1 else ''}"
 
 
 def _count(value: Any, low: int = 0) -> TypeGuard[int]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..logs.lines import number
 from ..logs.run import Run
-from .figures import BLACK, BLUE, SKY, Curve, Panel, Points, slug
-from .runs import HUGE, drawable
+from .figures import BLACK, BLUE, SKY, Band, Curve, Panel, Points, slug
 
+HUGE = 1e30  # nothing logged is as large: a broken log must not break an axis or a fit
 POINTS = 1200  # a longer curve is averaged down to so many points
 CLOUD = 400  # points of one cloud
 FEW = 5  # iterations below which a cloud over the run says nothing
@@ -38,11 +38,7 @@ def panel(
     source: Run | list[Any], title: str, unit: str, caption: str, *parts: Any, fit: bool = False,
     **more: Any,
 ) -> Panel:  # fmt: skip
-    """A figure of some metrics, `parts` as `curves_of` takes them.
-
-    `fit` chooses the axis that suits them, `more` is a panel's own. The caption of a run's says
-    under which other names its trainer logged them.
-    """
+    """A figure of some metrics (`curves_of`); `fit` chooses the axis, `more` is a panel's own."""
     curves = curves_of(source, *parts)
     scale = scale_of(y for curve in curves for y in curve.y) if fit else "linear"
     if isinstance(source, Run):
@@ -64,7 +60,7 @@ def curves_of(source: Run | list[Any], *parts: Any) -> tuple[Curve, ...]:
     for part in parts:
         key, label, *looks = (part, "") if isinstance(part, str) else part
         if isinstance(source, Run):
-            x, y = thin(*drawable(source, logged(source, key) or key))
+            x, y = thin(*series(source.metrics, logged(source, key) or key))
         else:
             x, y = series(source, *([key] if isinstance(key, str) else key))
         if x:
@@ -73,13 +69,11 @@ def curves_of(source: Run | list[Any], *parts: Any) -> tuple[Curve, ...]:
 
 
 def logged(run: Run, key: str) -> str | None:
-    """The name under which a run has a metric as a number; None where it has none."""
     names = (key, *ALIASES.get(key, ()))
-    return next((name for name in names if drawable(run, name)[0]), None)
+    return next((name for name in names if series(run.metrics, name)[0]), None)
 
 
 def at(value: Any, *path: str) -> Any:
-    """What lies under keys of nested tables; None where there is no such table or key."""
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     return value
@@ -92,14 +86,12 @@ def figure(value: Any) -> float | None:
 
 
 def series(lines: Iterable[Any], *path: str) -> tuple[list[int], list[float]]:
-    """Iterations and values of one figure, where a line has it."""
     pairs = [(line["iteration"], figure(at(line, *path))) for line in lines]
     kept = [(x, y) for x, y in pairs if y is not None]
     return [x for x, _ in kept], [y for _, y in kept]
 
 
 def rows(line: Any, key: str) -> list[dict[str, Any]]:
-    """The tables of a list; none where it is no list."""
     found = line.get(key)
     return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
@@ -133,8 +125,7 @@ def legible(drawn: Panel) -> Panel:
 
 
 def smoothed(run: Run, key: str, label: str, color: str, dash: Any = "-") -> tuple[Curve, ...]:
-    """The values faintly and their moving average; only the values where there are few."""
-    x, y = drawable(run, key)
+    x, y = series(run.metrics, key)
     if window(len(y)) == 1:
         return curves_of(run, (key, label, color, dash))
     return (
@@ -158,15 +149,14 @@ def window(n: int) -> int:
     return 1 if n < 30 else 2 * (n // 30) + 1
 
 
-def say_smoothed(drawn: Panel, runs: Sequence[Run]) -> Panel:
-    """Fill in the caption's {smooth}."""
-    widths = sorted({window(len(drawable(run, "reward/mean")[1])) for run in runs} - {1})
+def smooth_words(runs: Sequence[Run], curves: Sequence[Curve], bands: Sequence[Band] = ()) -> str:
+    """What the reward's caption says of its moving average, where one is drawn."""
+    widths = sorted({window(len(series(run.metrics, "reward/mean")[1])) for run in runs} - {1})
     span = " to ".join(dict.fromkeys(map(str, [*widths[:1], *widths[-1:]])))
-    words = f" (faint) and its centred average over {span} iterations"
-    if not any(curve.alpha < 1 for curve in drawn.curves):
-        # seeds alone: their values are not drawn, the average is
-        words = words.replace(" (faint) and its", ", as a") if drawn.bands and widths else ""
-    return replace(drawn, caption=drawn.caption.replace("{smooth}", words))
+    if any(curve.alpha < 1 for curve in curves):
+        return f" (faint) and its centred average over {span} iterations"
+    # seeds alone: their values are not drawn, the average is
+    return f", as a centred average over {span} iterations" if bands and widths else ""
 
 
 def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -179,11 +169,6 @@ def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[floa
 
 
 def scale_of(values: Iterable[float]) -> str:
-    """Which axis suits a coefficient.
-
-    "log" where all values are above 0 and span more than a factor of 20, "symlog" where the sign
-    changes, else "linear".
-    """
     values = list(values) or [0.0]
     low, high = min(values), max(values)
     if low < 0 < high:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from .._text import cut
 from ..config import TrainConfig, flat
 from ..logs.run import Run
 
@@ -23,15 +24,8 @@ NOTHING = "not set"
 SURROGATE = "surrogate"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A setting that is not the same in all runs.
-
-    `values` are each value with the labels of the runs that have it, the most frequent first.
-    """
-
-    key: str
-    values: tuple[tuple[str, tuple[str, ...]], ...]
+# a setting, and each of its values with the labels of its runs, the most frequent first
+Difference = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
 
 
 @dataclass(frozen=True)
@@ -45,12 +39,11 @@ class Differences:
 
     @property
     def sentence(self) -> str:
-        """What to say first; empty where there is nothing to compare."""
         if self.known < 2:
             return ""
         if not self.rows:
             return "Apart from the method and the seed, the known settings are equal in all runs."
-        others, keys = sum(bool(odd) for odd in self.odd), [row.key for row in self.rows]
+        others, keys = sum(bool(odd) for odd in self.odd), [key for key, _ in self.rows]
         which = ", ".join(keys[:3] + (len(keys) > 3) * ["..."])
         return (
             f"Not the method alone: {others} of {self.known} runs "
@@ -59,10 +52,7 @@ class Differences:
 
 
 def differences_of(runs: Sequence[Run], labels: Sequence[str]) -> Differences:
-    """What runs differ in; a setting that a run does not write down has its default.
-
-    Seeds of one setting may share their label.
-    """
+    """What runs differ in; a setting that a run does not write down has its default."""
     table = {i: some for i, run in enumerate(runs) if (some := _settings(run)) is not None}
     columns = {
         key: {
@@ -84,7 +74,7 @@ def differences_of(runs: Sequence[Run], labels: Sequence[str]) -> Differences:
         if len(ranked) < 2:
             continue
         having = {v: _once(labels[i] for i in values if values[i] == v) for v in ranked}
-        rows.append(Difference(key, tuple(having.items())))
+        rows.append((key, tuple(having.items())))
         for i, value in values.items():
             if value != ranked[0] and (key != SURROGATE or bases[i][1]):
                 odd[i] += (key,)
@@ -113,8 +103,7 @@ def _settings(run: Run) -> dict[str, str] | None:
 def _word(value: Any) -> str:
     if value is None:
         return NOTHING
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"
+    return cut(value if isinstance(value, str) else json.dumps(value, default=str), _MOST)
 
 
 @cache

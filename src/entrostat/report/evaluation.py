@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._text import cut
 from ..evaluation.checkpoint_correlation import ENTROPIES, Checkpoint, OfSet
 from ..evaluation.results import of_problem, shown, side_by_side
 from ..logs.lines import JsonLines
@@ -57,10 +58,7 @@ def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) ->
 
 
 def _part(name: str, entries: Sequence[Any]) -> dict[str, Any]:
-    """What the page says of one set; `entries`: (model, color, its results, their directory) each.
-
-    Examples are of one model's responses, `whose`.
-    """
+    """What the page says of a set; `entries`: (model, color, its results, their directory) each."""
     lines = [JsonLines(path / entry["responses"]).read() for _, _, entry, path in entries]
     first = entries[0][2]
     own = first["settings"]
@@ -156,18 +154,14 @@ def _examples(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         right = sum(score >= 1 for score in line["scores"])
         answer = line["answer"]
         found.append({
-            "prompt": _cut(line["prompt"]),
-            "answer": _cut(answer if isinstance(answer, str) else json.dumps(answer)),
+            "prompt": cut(line["prompt"], TEXT),
+            "answer": cut(answer if isinstance(answer, str) else json.dumps(answer), TEXT),
             # text, how often, whether right, what the grader takes for its answer
-            "responses": [(_cut(text), count, scores[text] >= 1, _cut(answers[text] or "none"))
-                          for text, count in common],
+            "responses": [(cut(text, TEXT), count, scores[text] >= 1,
+                           cut(answers[text] or "none", TEXT)) for text, count in common],
             "right": f"{right} of {len(line['scores'])}",
         })  # fmt: skip
     return found
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
 
 
 def figure_of(sets: Sequence[OfSet]) -> bytes | None:
@@ -187,7 +181,8 @@ def figure_of(sets: Sequence[OfSet]) -> bytes | None:
         figure = Figure(figsize=(9.4, 0.5 + 3.1 * len(drawn)), layout="constrained")
         axes = figure.subplots(len(drawn), 2, squeeze=False)
         for (left, right), one in zip(axes, drawn, strict=True):
-            kind = entropy_kind(one)
+            # of the rollouts, unless others are known of more points
+            kind = max(ENTROPIES, key=lambda k, one=one: sum(k in p.entropies for p in one.points))
             _cloud(left, one, colors, lambda p, kind=kind: p.entropies.get(kind))
             left.set(xlabel=f"entropy of {kind}, nats per token", ylabel=short(one.score or ""))
             left.set_title(short(one.name), loc="left", fontsize=10)
@@ -200,11 +195,6 @@ def figure_of(sets: Sequence[OfSet]) -> bytes | None:
                 loc="outside lower center", frameon=False,
             )  # fmt: skip
         return svg_of(figure)
-
-
-def entropy_kind(one: OfSet) -> str:
-    """The entropy that a set is drawn over: of the rollouts, unless others are known of more."""
-    return max(ENTROPIES, key=lambda kind: sum(kind in point.entropies for point in one.points))
 
 
 def _cloud(

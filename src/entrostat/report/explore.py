@@ -15,9 +15,9 @@ from itertools import accumulate
 from typing import Any
 
 from ..logs.run import Run, is_line
-from .curves import ALIASES, POINTS, figure
+from .curves import ALIASES, POINTS, figure, series
 from .figures import DASHES
-from .runs import drawable, entropy_key
+from .runs import entropy_key
 from .seeds import Entry
 from .tokens.encoding import digits, pack, script_json
 
@@ -68,10 +68,7 @@ class Metric:
 
 
 def metrics_of(runs: Sequence[Run]) -> list[Metric]:
-    """All that the runs log as numbers, group by group.
-
-    Where runs log different kinds of entropy, `ENTROPY` comes first: of each run its best.
-    """
+    """All that the runs log as numbers, group by group; `ENTROPY` is of each run its best."""
     logged = [_logged(run) for run in runs]
     found = [
         _metric(key, key.partition("/")[0] if "/" in key else "other", logged)
@@ -94,7 +91,6 @@ def metrics_of(runs: Sequence[Run]) -> list[Metric]:
 
 
 def unit_of(key: str) -> str:
-    """The unit of a metric's values; empty where it is not known."""
     return next((unit for name, unit in _UNITS if re.match(name, key)), "")
 
 
@@ -121,12 +117,9 @@ def _metric(key: str, group: str, logged: Sequence[Mapping[str, Points]]) -> Met
 
 
 def _logged(run: Run) -> dict[str, Points]:
-    found: dict[str, Points] = {}
-    for line in run.metrics:
-        for key, value in line.items():
-            if key != "iteration" and (known := figure(value)) is not None:
-                found.setdefault(key, {})[line["iteration"]] = known
-    return found
+    names = (name for name in run.names if name != "iteration")
+    found = {name: dict(zip(*series(run.metrics, name), strict=True)) for name in names}
+    return {name: points for name, points in found.items() if points}
 
 
 def _evaluated(run: Run) -> dict[str, Points]:
@@ -192,7 +185,7 @@ def axes_of(run: Run, grid: Mapping[int, int], size: int) -> dict[str, list[floa
     """What a run had spent by each place of the grid, of what every line of its log says."""
     found: dict[str, list[float | None]] = {}
     for name, key in AXES.items():
-        iterations, spent = drawable(run, key)
+        iterations, spent = series(run.metrics, key)
         if len(iterations) < len(run.metrics) or any(value < 0 for value in spent):
             continue
         sums = dict(zip(iterations, accumulate(spent), strict=True))
@@ -205,7 +198,6 @@ def axes_of(run: Run, grid: Mapping[int, int], size: int) -> dict[str, list[floa
 
 
 def run_data(run: Run, label: str, metrics: Sequence[Metric], place: int, size: int) -> Any:
-    """One run of the page's JSON, with the values of each metric."""
     iterations = {line["iteration"] for line in run.metrics}
     iterations.update(*(metric.values[place] for metric in metrics))
     grid = grid_of(iterations, size)
@@ -227,7 +219,6 @@ class Explore:
 
 
 def explore_of(runs: Sequence[Run], entries: Sequence[Entry], labels: Sequence[str]) -> Explore:
-    """The curves of some runs, each with its label; an entry is a run, or several seeds."""
     every = metrics_of(runs)
     constants = [m for m in every if m.constant is not None and not m.key.startswith(KEPT)]
     metrics = [metric for metric in every if metric not in constants]
@@ -271,7 +262,6 @@ def explore_of(runs: Sequence[Run], entries: Sequence[Entry], labels: Sequence[s
 
 
 def _shown(keys: Sequence[str]) -> list[str]:
-    """What is drawn at first: the best entropy and the reward."""
     entropies = (ENTROPY, "entropy/exact", "entropy/nll", "entropy/logged")
     best = [key for key in entropies if key in keys][:1]
     return best + ["reward/mean"] * ("reward/mean" in keys) or list(keys[:1])

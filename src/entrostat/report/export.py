@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._names import nearest, unknown
 from ..logs.files import atomic
 from ..logs.run import Run
 from . import tables
-from .answers import Bar, BarFigure, answers_of, answers_of_all, picture_of_bars
-from .dynamics import dynamics_of
+from .answers import Answers, Bar, BarFigure, answers_of, answers_of_all, picture_of_bars
+from .dynamics import Dynamics, dynamics_of
 from .dynamics.pooled import pooled_panels
 from .figures import BLUE, Panel, picture_of, styled, svg_of
 from .law import law_of
@@ -51,39 +51,43 @@ class Parts:
             return [Entry("", (0,), BLUE, "-")]
         return entries_of(self.runs, labels(self.runs))
 
+    @cached_property
+    def answers(self) -> Answers | None:
+        return answers_of(self.runs[0]) if self.alone else answers_of_all(self.runs, self.entries)
+
+    @cached_property
+    def dynamics(self) -> Dynamics:
+        return dynamics_of(self.runs[0])
+
     def figures(self) -> Iterator[Figure]:
         """Every figure; those that cost most to make come last."""
-        if not self.alone:
+        if self.alone:
+            yield from run_panels(self.runs[0])
+        else:
             yield from comparison_panels(self.runs, self.entries)
             yield from pooled_panels(self.runs, self.entries)
-            answers = answers_of_all(self.runs, self.entries)
-            yield from answers.figures if answers else ()
-            return
-        (run,) = self.runs
-        yield from run_panels(run)
-        answers = answers_of(run)
-        yield from answers.figures if answers else ()
-        for section in dynamics_of(run).sections:
-            yield from section.panels
-        if law := law_of(run).panel:
-            yield law
+        yield from self.answers.figures if self.answers else ()
+        if self.alone:
+            for section in self.dynamics.sections:
+                yield from section.panels
+            if law := law_of(self.runs[0]).panel:
+                yield law
 
     def tables(self) -> Iterator[Table]:
         """Every table, also those without a row."""
         rows = rows_of(self.runs)
         yield tables.results(rows)
         if self.alone:
-            (run,) = self.runs
-            yield tables.evaluation(run)
-            answers, dynamics = answers_of(run), dynamics_of(run)
-            last = [tables.tokens(dynamics), tables.estimators(dynamics)]
+            yield tables.evaluation(self.runs[0])
         else:
             yield tables.seeds(spreads_of(self.entries, rows, self.runs), rows)
-            answers = answers_of_all(self.runs, self.entries)
-            last = [tables.runs_table(self.runs, rows)]
-        if answers:
-            yield tables.answers_table(answers)
-        yield from last
+        if self.answers:
+            yield tables.answers_table(self.answers)
+        if self.alone:
+            yield tables.tokens(self.dynamics)
+            yield tables.estimators(self.dynamics)
+        else:
+            yield tables.runs_table(self.runs, rows)
 
 
 def named(figures: Iterable[Figure]) -> Iterator[tuple[str, Figure]]:
@@ -121,7 +125,7 @@ def figure_named(parts: Parts, name: str) -> Figure:
     if any(asked == table.name for table in parts.tables()):
         also = f" {asked!r} is a table."
     else:
-        metrics = dict.fromkeys(key for run in parts.runs for line in run.metrics for key in line)
+        metrics = dict.fromkeys(key for run in parts.runs for key in run.names)
         guess = nearest(name, metrics) or next((key for key in metrics if "/" in key), None)
         also = f" Or a metric that is logged{f', as {guess}' if guess else ''}."
     raise ValueError(unknown("figure", name, found) + also)
@@ -171,22 +175,21 @@ def numbers_of(figure: Figure) -> list[list[Value]]:
         for band in figure.bands:
             name = band.name or band.label or figure.name
             series += [(f"{name}: low", band.x, band.low), (f"{name}: high", band.x, band.high)]
-    columns = []
-    for _, x, y in series:
-        column: dict[tuple[float | str, int], float] = {}
-        times: Counter[float | str] = Counter()
-        for place, value in zip(x, y, strict=True):
-            times[place] += 1  # a cloud may have several values at one place
-            column[place, times[place]] = value
-        columns.append(column)
+    # a cloud may have several values at one place
+    columns = [dict(zip(_each_time(x), y, strict=True)) for _, x, y in series]
     keys = dict.fromkeys(key for column in columns for key in column)
     places = list(keys) if figure.bars else sorted(keys)
-    seen: Counter[str] = Counter()
-    names: list[Value] = []
-    for name in (figure.across, *(name for name, *_ in series)):
-        seen[name] += 1
-        names.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    heads = _each_time([figure.across, *(name for name, *_ in series)])
+    names = [f"{name} ({time})" if time > 1 else name for name, time in heads]
     return [names, *([key[0], *(column.get(key) for column in columns)] for key in places)]
+
+
+def _each_time(values: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+    """Each value with how often it has come by then, from 1."""
+    seen: Counter[Any] = Counter()
+    for value in values:
+        seen[value] += 1
+        yield value, seen[value]
 
 
 def _answers(bar: Bar) -> Iterator[list[Value]]:

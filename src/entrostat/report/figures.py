@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._text import cut
 from ..errors import extra
 
 if TYPE_CHECKING:
@@ -64,21 +65,17 @@ AXES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: places `x` (iterations), values `y`, both [n]; no label keeps it out of the legend.
+    """One line: places `x` (iterations), values `y`, both [n]."""
 
-    `marked` puts a dot at each point, as few points have anyway; `name` is what it is called where
-    there is no legend (exported data), its label unless said.
-    """
-
-    label: str
+    label: str  # empty: not in the legend
     x: Sequence[float]
     y: Sequence[float]
     color: str = BLUE
     dash: Any = "-"
     width: float = 1.7
     alpha: float = 1.0
-    marked: bool = False
-    name: str = ""
+    marked: bool = False  # a dot at each point, as few points have anyway
+    name: str = ""  # in exported data, which has no legend; its label unless said
 
 
 @dataclass(frozen=True)
@@ -96,10 +93,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Points:
-    """A cloud: places `x`, values `y`, both [n]; `name` as a curve's, `shape` a marker's.
-
-    `tag` is a short text beside each point, for clouds that no legend has room for.
-    """
+    """A cloud: places `x`, values `y`, both [n]; `name` as a curve's, `shape` a marker's."""
 
     label: str
     x: Sequence[float]
@@ -109,7 +103,7 @@ class Points:
     alpha: float = 0.7
     name: str = ""
     shape: str = "o"
-    tag: str = ""
+    tag: str = ""  # beside each point, for clouds that no legend has room for
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,6 @@ class Image:
     caption: str
     alt: str
     src: str
-    part: str = ""
 
 
 def alt_text(panel: Panel) -> str:
@@ -200,12 +193,7 @@ def alt_text(panel: Panel) -> str:
 
 
 def slug(text: str) -> str:
-    """A text as a name that can be typed: letters, digits and underscores.
-
-    Example:
-        >>> slug("Score against entropy, test-2")
-        'score_against_entropy_test_2'
-    """
+    """A text as a name that can be typed: score_against_entropy."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "figure"
 
 
@@ -213,16 +201,12 @@ def draw(panel: Panel) -> Image:
     with styled():
         src = address(picture_of(panel))
     caption = " ".join(filter(None, (panel.caption, AXES[panel.scale])))
-    return Image(panel.title, caption, alt_text(panel), src, panel.part)
+    return Image(panel.title, caption, alt_text(panel), src)
 
 
 def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture:
-    """A panel that is not empty as a matplotlib figure, to be called within `styled`.
-
-    `size` is width and height, inches; None takes the pages', higher with a longer legend.
-    """
-    with extra("page", "a figure"):
-        from .picture import Picture
+    """A panel with content, to be called within `styled`; no `size` (inches) takes the pages'."""
+    from .picture import Picture
 
     entries = _legend_entries(panel)
     texts = [short(label) for label, _ in entries]
@@ -252,7 +236,6 @@ def styled() -> Iterator[None]:
     with extra("page", "a figure"):
         from matplotlib import style
 
-    # after_reset: a reader's own matplotlib settings must not change the page
     with warnings.catch_warnings(), style.context(_STYLE, after_reset=True):
         warnings.filterwarnings("ignore", message="Glyph")  # a name in a script the font lacks
         yield
@@ -325,14 +308,14 @@ def _legend_entries(panel: Panel) -> list[tuple[str, Any]]:
 
 def short(label: str, most: int = 48) -> str:
     """One line of printable characters: SVG is XML, which has no place for control characters."""
-    label = "".join(c if c.isprintable() else "?" for c in " ".join(label.split()))
-    return label if len(label) <= most else label[: most - 1] + "…"
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(label.split()))
+    return cut(line, most)
 
 
 def _set_axes(axes: Any, panel: Panel) -> None:
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-    from .picture import Labels, log_ticks, tick_labels
+    from .picture import Labels, log_ticks
 
     values = panel.values
     axes.set_xlabel(short(panel.across))
@@ -348,11 +331,11 @@ def _set_axes(axes: Any, panel: Panel) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(Labels(tick_labels))
+        axes.xaxis.set_major_formatter(Labels())
     axes.margins(x=0.02)
-    if panel.scale == "linear" and min(values) < 0 < max(values):
-        axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
     if panel.scale == "linear":
+        if min(values) < 0 < max(values):
+            axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
         low, high = axes.get_ylim()
         if panel.low is not None and min(values) >= panel.low:
             low = panel.low
@@ -362,7 +345,7 @@ def _set_axes(axes: Any, panel: Panel) -> None:
             high = panel.high * 1.02
         axes.set_ylim(low, high)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(Labels(tick_labels))
+        axes.yaxis.set_major_formatter(Labels())
         return
     sizes = [abs(v) for v in values if v]
     least, most = max(min(sizes), max(sizes) * 1e-9), max(sizes)
@@ -377,4 +360,4 @@ def _set_axes(axes: Any, panel: Panel) -> None:
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(Labels(tick_labels))
+    axes.yaxis.set_major_formatter(Labels())

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from .._text import counted
 from ..logs.run import Run
+from .curves import CLOUD, HUGE
 from .figures import BLACK, BLUE, ORANGE, RED, Curve, Panel, Points
-from .runs import HUGE
 
 if TYPE_CHECKING:
     from ..law import EarlyPrediction, EntropyLaw, Pairs
 
 LEVEL = 0.95
-POINTS = 400
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,13 @@ class LawSection:
 
 
 def law_of(run: Run) -> LawSection:
-    """Fit the law to the entropy and score that `entrostat law` takes by default."""
     from ..law import LawError, early_of, fit, pairs_of
 
+    said = LawSection()
     try:
         pairs = _drawable(pairs_of(run))
-    except LawError as error:
-        return LawSection(why=f"No fit: {error.why}.")
-    said = LawSection(
-        _counted(len(pairs.score), pairs.point), pairs.entropy_is, pairs.score_is, pairs.notes
-    )
-    try:
+        steps = counted(len(pairs.score), pairs.point)
+        said = LawSection(steps, pairs.entropy_is, pairs.score_is, pairs.notes)
         law = fit(pairs.entropy, pairs.score)
     except LawError as error:
         return replace(said, why=f"No fit: {error.why}.")
@@ -59,15 +55,14 @@ def law_of(run: Run) -> LawSection:
     early: EarlyPrediction | None = None
     try:
         early = early_of(law)
-    except LawError as error:
-        said = replace(said, early_why=f"No early prediction: {error.why}.")
-    else:
         said = replace(
             said,
             early=_early_tiles(early, pairs.point),
-            early_steps=_counted(early.steps, pairs.point),
+            early_steps=counted(early.steps, pairs.point),
             early_doubts=tuple(d for d in early.doubts if d not in law.doubts),
         )
+    except LawError as error:
+        said = replace(said, early_why=f"No early prediction: {error.why}.")
     return replace(
         said,
         panel=_panel(pairs, law, interval, early),
@@ -80,10 +75,6 @@ def _drawable(pairs: Pairs) -> Pairs:
     both = zip(pairs.entropy, pairs.score, strict=True)
     kept = [(h, r) for h, r in both if abs(h) < HUGE and abs(r) < HUGE]
     return replace(pairs, entropy=tuple(h for h, _ in kept), score=tuple(r for _, r in kept))
-
-
-def _counted(count: int, point: str) -> str:
-    return f"{count} {point}" + "s" * (count != 1)
 
 
 def _panel(
@@ -106,15 +97,15 @@ def _panel(
     ends = [min(max(v, low), high) for v in interval]
     if ends[0] < ends[1]:
         curves.append(Curve(f"ceiling, {LEVEL:.0%} interval", [1, 1], ends, BLACK, "-", 4.5))
-    clouds = []
     points = f"{pairs.point}s"
-    for label, start, end, color in (
-        (f"first {first} {points}" if first else "", 0, first, ORANGE),
-        ("later ones" if first else points, first, len(x), BLUE),
-    ):
-        step = max(1, math.ceil((end - start) / POINTS))
-        if end > start:
-            clouds.append(Points(label, x[start:end:step], r[start:end:step], color))
+    parts = [("later ones" if first else points, x[first:], r[first:], BLUE)]
+    if first:
+        parts.insert(0, (f"first {first} {points}", x[:first], r[:first], ORANGE))
+    clouds = [
+        Points(label, h[:: math.ceil(len(h) / CLOUD)], score[:: math.ceil(len(h) / CLOUD)], color)
+        for label, h, score, color in parts
+        if h
+    ]
     return Panel(
         "Score against exp(entropy)",
         f"One point an {pairs.point}; the law is a straight line here, and its end at exp(H) = 1 "
@@ -154,13 +145,13 @@ def _tiles(
         Tile("a", f"{law.a:.3g}", "score per unit of exp(H)"),
         Tile("b", f"{law.b:.3g}", "score"),
         Tile("R²", r2, "share of the score's variance"),
-        Tile("RMSE, in-sample", f"{law.rmse:.2g}", f"of all {_counted(len(law.score), point)}"),
+        Tile("RMSE, in-sample", f"{law.rmse:.2g}", f"of all {counted(len(law.score), point)}"),
         Tile("RMSE, predicted", value, more),
     )
 
 
 def _early_tiles(early: EarlyPrediction, point: str) -> tuple[Tile, ...]:
-    first = _counted(early.steps, point)
+    first = counted(early.steps, point)
     last = f"last {early.end} {point}s" if early.end > 1 else f"last {point}"
     return (
         Tile("Ceiling, predicted early", f"{early.ceiling:.3g}", f"from {first}"),

@@ -85,13 +85,11 @@ def compare(runs: Iterable[Run | PathLike] | PathLike) -> pd.DataFrame:
         ValueError: no runs, one that cannot be read, or no pandas.
     """
     frames = pandas("compare")
-    if isinstance(runs, str | Path):
-        runs = [*load_runs(runs)]
-    read_runs = _read([runs] if isinstance(runs, Run) else runs)
-    assert not isinstance(read_runs, Run)
-    if not read_runs:
+    found = _read(runs)
+    if not found:
         raise ValueError("compare: runs is empty; name at least one run")
-    lines = [asdict(row) | {"run": str(row.run)} for row in rows_of(read_runs)]
+    rows = rows_of([found] if isinstance(found, Run) else found)
+    lines = [asdict(row) | {"run": str(row.run)} for row in rows]
     return frames.DataFrame(lines).set_index("label")
 
 

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..logs.run import Run
-from .curves import average, coefficient, curves_of, say_smoothed, scale_of, smoothed, thin
+from .curves import average, coefficient, curves_of, scale_of, series, smooth_words, smoothed, thin
 from .figures import Band, Curve, Panel
-from .runs import drawable, entropy_key
+from .runs import entropy_key
 from .seeds import Entry
 
 
 def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
-    """Entropy, reward, coefficients of several runs: a line per run, a band where seeds differ."""
-    shown = [([runs[i] for i in entry.members], entry) for entry in entries]
     said = ""
     if any(entry.is_band for entry in entries):
         said = (
@@ -27,18 +25,18 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
             "Mean over an iteration's rollouts, as each run has it: not the same figure in all of "
             "them (see the notes)."
         )
-    if targets := _targets(shown):
+    if targets := _targets(runs, entries):
         words += " Dashed: the controllers' target, in a run's colour where they differ."
-    entropy, bands = _drawn(shown)
+    entropy, bands = _drawn(runs, entries)
     panels = [
         Panel("Entropy", words + said, "nats per token", (*targets, *entropy), low=0, bands=bands)
     ]
-    words = "Mean reward of an iteration's rollouts{smooth}."
+    reward, bands = _drawn(runs, entries, "reward/mean", smooth=True)
+    words = f"Mean reward of an iteration's rollouts{smooth_words(runs, reward, bands)}."
     words += said and f"{said[:-1]}, of the seeds' averages."
-    reward, bands = _drawn(shown, "reward/mean", smooth=True)
     panels.append(Panel("Reward", words, "reward", reward, low=0, high=1, bands=bands))
     for key in dict.fromkeys(key for run in runs for key in run.coefficients):
-        curves, bands = _drawn(shown, key)
+        curves, bands = _drawn(runs, entries, key)
         name = key.removeprefix("control/")
         words = "What the controller sets, once per iteration, from the entropy it sees."
         panel = Panel(
@@ -46,22 +44,23 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
             name=coefficient(key),
         )  # fmt: skip
         panels.append(replace(panel, scale=scale_of(panel.values)))
-    return [say_smoothed(panel, runs) for panel in panels if panel.curves]
+    return [panel for panel in panels if panel.curves]
 
 
 def metric_panel(runs: Sequence[Run], entries: Sequence[Entry], key: str) -> Panel:
     """One metric under its own name; empty where no run logged it as a number."""
-    curves, bands = _drawn([([runs[i] for i in entry.members], entry) for entry in entries], key)
+    curves, bands = _drawn(runs, entries, key)
     return Panel(key, f"{key}, as it was logged.", key, curves, bands=bands)
 
 
 def _drawn(
-    shown: Sequence[tuple[Sequence[Run], Entry]], key: str | None = None, smooth: bool = False
+    every: Sequence[Run], entries: Sequence[Entry], key: str | None = None, smooth: bool = False
 ) -> tuple[tuple[Curve, ...], tuple[Band, ...]]:
     """The lines and bands of all entries; without a key each one's own entropy."""
     curves: list[Curve] = []
     bands: list[Band] = []
-    for runs, entry in shown:
+    for entry in entries:
+        runs = entry.of(every)
         of, looks = key or entropy_key(runs[0]) or "", (entry.color, entry.dash)
         if not entry.is_band:
             if smooth:
@@ -69,8 +68,8 @@ def _drawn(
             else:
                 curves += curves_of(runs[0], (of, entry.label, *looks))
             continue
-        series = [drawable(run, of) for run in runs]
-        columns = [dict(zip(x, average(y) if smooth else y, strict=True)) for x, y in series]
+        found = [series(run.metrics, of) for run in runs]
+        columns = [dict(zip(x, average(y) if smooth else y, strict=True)) for x, y in found]
         shared = sorted(set(columns[0]).intersection(*columns[1:]))
         if not shared:
             for run in runs:
@@ -86,13 +85,14 @@ def _drawn(
     return tuple(curves), tuple(bands)
 
 
-def _targets(shown: Sequence[tuple[Sequence[Run], Entry]]) -> list[Curve]:
+def _targets(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Curve]:
     """The controllers' targets: one line where all of them hold the same, else one per entry."""
     curves = [
         replace(curve, name=f"{entry.label}: target")
-        for runs, entry in shown
+        for entry in entries
         for curve in curves_of(
-            max(runs, key=lambda run: run.done), ("control/target", "", entry.color, "--", 1.1)
+            max(entry.of(runs), key=lambda run: run.done),
+            ("control/target", "", entry.color, "--", 1.1),
         )
     ]
     if len({y for curve in curves for y in curve.y}) == 1:

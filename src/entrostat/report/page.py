@@ -70,7 +70,7 @@ def page_of(run: Run, live: Live | None = None) -> str:
     (row,) = rows_of([run])
     dynamics, law, tokens = dynamics_of(run), law_of(run), token_view(run)
     labels = [row.label]
-    images = groupby(map(draw, run_panels(run)), attrgetter("part"))
+    parts = groupby(run_panels(run), attrgetter("part"))
     return _render(
         "run.html.jinja",
         live=live,
@@ -83,7 +83,7 @@ def page_of(run: Run, live: Live | None = None) -> str:
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
         explore=explore_of([run], entries_of([run], labels), labels),
-        images=[(part, list(some)) for part, some in images],
+        images=[(part, list(map(draw, some))) for part, some in parts],
         tokens=tokens,
         environment=_indented(run.environment_text),
         dynamics=dynamics,
@@ -112,10 +112,7 @@ def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Com
 def comparison_of(
     read: Sequence[Run], title: str, output: Path | None = None, live: Live | None = None
 ) -> str:
-    """The page that overlays several runs as HTML.
-
-    `output` is where it will lie, from where the runs' own pages are linked; None links none.
-    """
+    """The page that overlays several runs; from `output` it links the runs' own pages."""
     from ..diagnosis import diagnose_run
 
     rows = rows_of(read)
@@ -167,13 +164,12 @@ def _says_task(run: Run) -> bool:
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
-    of = f" of {run.planned}" if run.planned is not None else ""
     facts = [] if run.source == "entrostat" else [("trainer", run.source)]
     facts += [("task", run.task)] if _says_task(run) else []
     facts += [(key, str(run.config[key])) for key in ("model", "seed") if key in run.config]
     if bits := _quantised(run):
         facts.append(("weights", f"quantised to {bits}"))
-    facts.append(("iterations", f"{run.done}{of}"))
+    facts.append(("iterations", run.progress))
     if run.best is not None:
         figure, value = run.best["figure"][:60], run.best["value"]
         facts.append(("best", f"iteration {run.best['iteration']}, {figure} {value:.4g}"))
@@ -189,7 +185,6 @@ def _quantised(run: Run) -> str | None:
 
 
 def _indented(text: str) -> str:
-    """JSON on lines; as it is where it is none."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -214,7 +209,6 @@ def _link(run: Run, output: Path) -> str | None:
 
 
 def address(page: Path, output: Path) -> str:
-    """What leads from the page at `output` to another."""
     # every character but the slash is quoted, so that a name cannot be another kind of address
     path = os.path.relpath(page, output.parent)  # a link of a study keeps its name
     return quote(os.fsencode(path), safe="/")  # a name need not be UTF-8

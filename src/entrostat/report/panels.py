@@ -9,9 +9,8 @@ from statistics import correlation
 from typing import Any
 
 from ..logs.run import Run, moving, paired
-from .curves import coefficient, logged, panel, say_smoothed, smoothed
+from .curves import coefficient, logged, panel, series, smooth_words, smoothed
 from .figures import BLACK, BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, Band, Curve, Panel
-from .runs import drawable
 
 SCORES = 7  # of other trainers' evaluations drawn
 
@@ -35,12 +34,7 @@ def run_panels(run: Run) -> list[Panel]:
         ("PRIME's second model", _prime(run)),
         ("Sampler, trainer and speed", _machine(run)),
     )
-    return [
-        replace(say_smoothed(drawn, [run]), part=part)
-        for part, panels in parts
-        for drawn in panels
-        if drawn.curves
-    ]
+    return [replace(drawn, part=part) for part, panels in parts for drawn in panels if drawn.curves]
 
 
 def _outcome(run: Run) -> Iterator[Panel]:
@@ -67,14 +61,15 @@ def _outcome(run: Run) -> Iterator[Panel]:
         ("control/target", "target", RED, "--", 1.3),
         low=0, bands=bands,
     )  # fmt: skip
+    mean = smoothed(run, "reward/mean", "mean", BLUE)
     reward = panel(
         run, "Reward", "reward",
-        "Mean reward of an iteration's rollouts{smooth}."
+        f"Mean reward of an iteration's rollouts{smooth_words([run], mean)}."
         + best * " Best: mean over prompts of the group's highest reward.",
         ("reward/best_in_group", "best of group", ORANGE), low=0, high=1,
     )  # fmt: skip
-    yield replace(reward, curves=(*reward.curves, *smoothed(run, "reward/mean", "mean", BLUE)))
-    of_parts = [(key, m[1]) for key in _names(run) if (m := _PART.match(key))]
+    yield replace(reward, curves=(*reward.curves, *mean))
+    of_parts = [(key, m[1]) for key in run.names if (m := _PART.match(key))]
     yield panel(
         run, "Reward by part", "reward",
         "Mean reward of each reward function, environment or kind of task.",
@@ -105,8 +100,8 @@ def _outcome(run: Run) -> Iterator[Panel]:
     )  # fmt: skip
     found = [
         name
-        for name in _names(run)
-        if _SCORE.match(name) and not _NO_SCORE.search(name) and drawable(run, name)[0]
+        for name in run.names
+        if _SCORE.match(name) and not _NO_SCORE.search(name) and series(run.metrics, name)[0]
     ]
     more = f" The first {SCORES} of {len(found)} are drawn." if len(found) > SCORES else ""
     scores = panel(
@@ -125,10 +120,6 @@ def _standard_errors(run: Run) -> tuple[Band, ...]:
 
 def _columns(run: Run, *keys: str) -> list[list[float]]:
     return [[line[k] for k in keys] for line in run.metrics if all(k in line for k in keys)]
-
-
-def _names(run: Run) -> list[str]:
-    return list(dict.fromkeys(key for line in run.metrics for key in line))
 
 
 def _colored(names: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
@@ -187,7 +178,7 @@ def _updates(run: Run) -> Iterator[Panel]:
         "Norm of the whole gradient before clipping, mean over the iteration's updates.",
         "grad/norm", fit=True, low=0,
     )  # fmt: skip
-    rates = drawable(run, logged(run, "optim/lr") or "")[1]
+    rates = series(run.metrics, logged(run, "optim/lr") or "")[1]
     if len(set(rates)) > 1:
         yield panel(run, "Learning rate", "rate", "As the schedule has it.", "optim/lr", low=0)
 
@@ -241,7 +232,7 @@ def _rollouts(run: Run) -> Iterator[Panel]:
         "Completions that reached the length limit before they ended.", "rollout/truncated",
         low=0, name="truncated",
     )  # fmt: skip
-    if any(drawable(run, "reward/failed")[1]):
+    if any(series(run.metrics, "reward/failed")[1]):
         yield panel(
             run, "Answers that could not be scored", "answers",
             "The scorer raised at them, gave no number, took too long or too much memory: they "
@@ -250,12 +241,11 @@ def _rollouts(run: Run) -> Iterator[Panel]:
 
 
 def _dynamics(run: Run) -> Iterator[Panel]:
-    """What every update did to entropy, but for the flow, which has a section of its own."""
     yield panel(
         run, "Token covariance", "covariance",
         "(log p - mean)(A - mean) of the tokens that are trained on, under the policy that "
         "sampled them, averaged over those where it is largest (COV Table 1)."
-        + bool(drawable(run, "cov/update")[0])
+        + (logged(run, "cov/update") is not None)
         * " In the updates: over their tokens, each under the policy that its update starts from.",
         ("cov/top_0.02", "top 0.02 %", RED), ("cov/top_0.2", "top 0.2 %", ORANGE),
         ("cov/top_2", "top 2 %", GREEN), ("cov/top_20", "top 20 %", BLUE),
@@ -266,7 +256,7 @@ def _dynamics(run: Run) -> Iterator[Panel]:
         "Tokens of the iteration's updates that a method touched: weighted, frozen, penalised, "
         "clipped, or given another advantage than the estimator's.", "touched/share", low=0,
     )  # fmt: skip
-    if drawable(run, "touched/entropy")[0]:
+    if logged(run, "touched/entropy") is not None:
         yield panel(
             run, "Entropy of touched tokens", "nats per token",
             "Mean entropy of the tokens that a method touched, beside that of all sampled tokens.",
@@ -350,7 +340,7 @@ def _machine(run: Run) -> Iterator[Panel]:
         "Mean |difference| of a token's probability under sampler and trainer (REPO Fig. 6).",
         "mismatch/prob_abs_mean", low=0, name="mismatch_probability",
     )  # fmt: skip
-    stale = [key for key in _names(run) if _STALE.match(key)]
+    stale = [key for key in run.names if _STALE.match(key)]
     yield panel(
         run, "Staleness", "versions",
         "Versions of the weights between the policy that sampled and the one that trains. Logged "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter
@@ -25,14 +25,11 @@ class Picture(Figure):
 
 
 class Labels(Formatter):
-    def __init__(self, make: Callable[[Sequence[float]], list[str]]) -> None:
-        self._make = make
-
     def __call__(self, x: float, pos: int | None = None) -> str:
-        return self._make([x])[0]
+        return tick_labels([x])[0]
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
-        return self._make([float(value) for value in values])
+        return tick_labels([float(value) for value in values])
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:

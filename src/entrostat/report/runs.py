@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..logs.lines import number
 from ..logs.run import Run, held_out, last_ones, run_of, sets_of
+from .curves import series
 
-HUGE = 1e30  # nothing logged is as large: a broken log must not break an axis or a fit
 STEADY = 0.02  # of the first value: a smaller change is none
 SOME = 6  # labels that a note names
 
@@ -51,26 +51,14 @@ class Row:
     seconds: float | None  # time of the logged iterations, without evaluations
 
 
-def drawable(run: Run, key: str) -> tuple[list[int], list[float]]:
-    """Iterations and values of one metric, where a line has it as a number that can be drawn."""
-    kept = [(x, y) for x, y in zip(*run.series(key), strict=True) if abs(y) < HUGE]
-    return [x for x, _ in kept], [y for _, y in kept]
-
-
 def entropy_key(run: Run) -> str | None:
-    """The metric that tells the run's entropy best: exact, else estimated, else as it was logged.
-
-    None where it logged none.
-    """
+    """The metric that tells the run's entropy best; None where it logged none."""
     keys = ("entropy/exact", "entropy/nll", "entropy/logged")
-    return next((key for key in keys if drawable(run, key)[0]), None)
+    return next((key for key in keys if series(run.metrics, key)[0]), None)
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A label each, all different: method names, where these repeat the directory's name.
-
-    A chain of methods gives way to a directory's shorter name, the one that a study gave it.
-    """
+    """A label each, all different: method names; the directory where these repeat or are longer."""
     names = []
     for run in runs:
         methods = run.methods or run.name
@@ -182,7 +170,6 @@ def _ends(values: Sequence[float], ends: int) -> tuple[float | None, float | Non
 
 
 def summary_of(row: Row) -> tuple[str, ...]:
-    """One run in sentences; a figure that it does not log is not spoken of."""
     found = []
     if row.entropy_before is not None and row.entropy_after is not None:
         moved = _moved(row.entropy_before, row.entropy_after)
@@ -210,7 +197,6 @@ def summary_of(row: Row) -> tuple[str, ...]:
 
 
 def summary_of_all(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Several runs in sentences: where each figure ended lowest and highest."""
     found = []
     k = k_words([row for row in rows if row.avg_after is not None])
     for name, unit, values, digits in (
@@ -235,7 +221,6 @@ def summary_of_all(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def ends_note(rows: Sequence[Row]) -> str:
-    """What "start" and "end" mean on this page, as it was computed."""
     counts = sorted({row.ends for row in rows})
     if counts == [1]:
         end = "the last iteration"
@@ -252,10 +237,7 @@ def ends_note(rows: Sequence[Row]) -> str:
 def notes_of_all(
     runs: Sequence[Run], labels: Sequence[str], entropies: bool
 ) -> list[tuple[str, str]]:
-    """Which runs, and what is said of them; what is said of several is said once.
-
-    `entropies` says which entropy each has as well.
-    """
+    """What is said of runs, and of which; `entropies` says which entropy each has as well."""
     found: dict[str, list[str]] = {}
     for run, label in zip(runs, labels, strict=True):
         for note in (*run.notes, *(entropies * [f"Entropy: {run.entropy_is}"])):

@@ -22,13 +22,10 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """What a comparison shows as one: a run as a line, or seeds as a mean with a band.
-
-    `members` are the places of its runs in the comparison, in order.
-    """
+    """What a comparison shows as one: a run as a line, or seeds as a mean with a band."""
 
     label: str
-    members: tuple[int, ...]
+    members: tuple[int, ...]  # the places of its runs in the comparison, in order
     color: str
     dash: Any
 
@@ -36,20 +33,23 @@ class Entry:
     def is_band(self) -> bool:
         return len(self.members) > 1
 
+    def of(self, runs: Sequence[Run]) -> list[Run]:
+        return [runs[i] for i in self.members]
 
-def by_settings(settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Names of the runs whose settings are equal but for `seed` and `output`, in order.
+
+def by_settings(settings: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
+    """Places of the runs whose settings are equal but for `seed` and `output`, in order.
 
     Example:
-        >>> by_settings({"a": {"lr": 1, "seed": 0}, "b": {"lr": 2}, "c": {"lr": 1, "seed": 3}})
-        [['a', 'c'], ['b']]
+        >>> by_settings([{"lr": 1, "seed": 0}, {"lr": 2}, {"lr": 1, "seed": 3}])
+        [(0, 2), (1,)]
     """
-    together: dict[str, list[str]] = {}
-    for name, values in settings.items():
+    together: dict[str, list[int]] = {}
+    for place, values in enumerate(settings):
         rest = {key: value for key, value in values.items() if key not in _OWN}
         key = json.dumps(rest, sort_keys=True, default=str)
-        together.setdefault(key, []).append(name)
-    return list(together.values())
+        together.setdefault(key, []).append(place)
+    return list(map(tuple, together.values()))
 
 
 def common_name(names: Sequence[str]) -> str:
@@ -69,17 +69,15 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
     """
     # runs that begin with the policies of others have another model with each seed: only the study
     # that made them knows that they belong together
-    settings = {
-        str(i): {"group": run.group, "source": run.source}
+    settings = [
+        {"group": run.group, "source": run.source}
         | ({"alone": i} if not run.config else {} if run.group is not None else run.config)
         for i, run in enumerate(runs)
-    }
+    ]
     groups = []
-    for names in by_settings(settings):
-        members = tuple(map(int, names))
+    for members in by_settings(settings):
         seeds = {str(runs[i].config.get("seed")) for i in members}
-        distinct = len(seeds) == len(members)
-        groups += [members] if distinct else [(i,) for i in members]
+        groups += [members] if len(seeds) == len(members) else [(i,) for i in members]
     groups.sort()
     methods = Counter(runs[members[0]].methods for members in groups)
     found = []
@@ -98,7 +96,6 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
 
 
 def style_of(i: int) -> tuple[str, Any]:
-    """Colour and dash of the i-th entry; colours repeat after seven, then with another dash."""
     return COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]
 
 
@@ -112,7 +109,6 @@ class Spread:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The ranges in words; empty where there is none."""
         return tuple(
             "" if some is None else "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(*some, d=digits)
             for some, (_, digits) in zip(self.ranges, MEASURES, strict=True)

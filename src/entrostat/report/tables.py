@@ -20,10 +20,6 @@ from .runs import Row, k_words
 from .seeds import MEASURES, Spread
 
 Value = str | int | float | None
-_SPREAD_HEADS = (
-    "entropy, end (nats per token)", "kept (%)", "avg@{k}, after", "pass@{k}, after",
-    "mean reward, end",
-)  # fmt: skip
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
     "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
@@ -78,10 +74,14 @@ def results(rows: Sequence[Row]) -> Table:
 
 
 def seeds(bands: Sequence[Spread], rows: Sequence[Row]) -> Table:
-    """Runs of equal settings but for their seed: mean, lowest and highest."""
     k = k_words(rows)
-    columns = [Column("settings", ("label",)), Column("seeds", ("seeds",))]
-    columns.append(Column("runs", ("runs",)))
+    columns = [
+        Column("settings", ("label",)),
+        Column("seeds", ("seeds",)),
+        Column("runs", ("runs",)),
+    ]
+    heads = ("entropy, end (nats per token)", "kept (%)", f"avg@{k}, after", f"pass@{k}, after",
+             "mean reward, end")  # fmt: skip
     records = [
         {
             "label": band.label,
@@ -90,9 +90,9 @@ def seeds(bands: Sequence[Spread], rows: Sequence[Row]) -> Table:
         }
         for band in bands
     ]
-    for i, (head, (name, digits)) in enumerate(zip(_SPREAD_HEADS, MEASURES, strict=True)):
+    for i, (head, (name, digits)) in enumerate(zip(heads, MEASURES, strict=True)):
         keys, one = (name, f"{name}_low", f"{name}_high"), f"{{:.{digits}f}}"
-        columns.append(Column(head.replace("{k}", k), keys, f"{one} [{one}, {one}]"))
+        columns.append(Column(head, keys, f"{one} [{one}, {one}]"))
         for record, band in zip(records, bands, strict=True):
             record |= dict(zip(keys, band.ranges[i] or (), strict=False))
     return _table("seeds", "Over seeds", columns, records)
@@ -109,7 +109,6 @@ def runs_table(runs: Sequence[Run], rows: Sequence[Row]) -> Table:
 
 
 def evaluation(run: Run) -> Table:
-    """A run's evaluations, a row per iteration and set."""
     columns = [
         Column("iteration", ("iteration",)),
         Column("set", ("split",)),

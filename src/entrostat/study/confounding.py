@@ -39,11 +39,7 @@ class Arm:
 
 
 def confounded(runs: Mapping[str, TrainConfig]) -> list[str]:
-    """A line for each method that no other run can be fairly compared with.
-
-    A method is compared fairly with a run that has the same estimator, surrogate, clip and
-    aggregation; where no other run of the study has these, the runs differ in more than the method.
-    """
+    """A line for each method without another run of its estimator, surrogate and aggregation."""
     arms: dict[Arm, str] = {}
     for name, config in runs.items():
         arms.setdefault(Arm.of(config), name)

@@ -1,18 +1,11 @@
-"""The content address of a training: what decides its result, as one short name.
+"""The content address of a training: what decides its result, as one name (docs/studies.md).
 
-Two runs of the same address are one training, whatever they are called and in whichever file they
-stand. The address is a hash of the settings as they were asked for (without where the run goes and
-who else is told of it), of the bytes of a model, a data file or a directory of them on this
-machine, of the source of code that they name, and, where the run begins with another's policy, of
-that run's address. Names of ours and of the hub stand for themselves. The version of entrostat is
-no part of it.
+Models by a name of ours or of the hub stand for themselves. The version of entrostat is no part.
 
-Source is a module's own file and what that imports beside it; nothing is imported. The standard
-library's `modulefinder` reads which modules a module imports; only those are followed that lie
-under the same place of the search path, so that a method in `my_methods.py` that uses `helpers.py`
-beside it has changed when either has. Of a module that was installed (`site-packages`) its own file
-alone counts: what it needs has versions. What a module imports by a computed name, or reads as
-data, is not seen.
+Source is a module's own file and what that imports beside it: only modules are followed that lie
+under the same place of the search path. Of a module that was installed (`site-packages`) its own
+file alone counts: what it needs has versions. Nothing is imported, so that what a module imports by
+a computed name, or reads as data, is not seen.
 """
 
 from __future__ import annotations
@@ -53,14 +46,7 @@ _WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
 def address_of(
     config: TrainConfig, after: str | None = None, start: Literal["final", "best"] = "final"
 ) -> str:
-    """The address of a training: 16 hexadecimal digits of a SHA-256.
-
-    Args:
-        config: its settings, `output` of no importance.
-        after: the address of the run whose policy it begins with; None where it begins with
-            `config.model`.
-        start: which of that run's policies.
-    """
+    """The address of a training that begins with `config.model`, or a policy of the run `after`."""
     settings: dict[str, Any] = dataclasses.asdict(config)
     del settings["output"], settings["log"], settings["expect"]  # no part of the result
     for (*rooms, key), usual in _LATER.items():
@@ -151,11 +137,7 @@ def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def source_of(name: str) -> str | None:
-    """A hash of the source behind "MODULE:NAME": a SHA-256, hexadecimal.
-
-    The module is looked for in the current folder, then where Python looks. None where there is no
-    such module, or it has no source.
-    """
+    """A SHA-256 of the source behind "MODULE:NAME"; None where there is none to be read."""
     module = name.partition(":")[0]
     found = _located(module)
     if found is None:

@@ -27,17 +27,13 @@ TRIES = 3  # times in a row that a killed training is taken up again without hav
 
 
 class Workers(Protocol):
-    def room(self, training: Training) -> bool:
-        """Whether one more may start now."""
-        ...
+    def room(self, training: Training) -> bool: ...  # for one more, now
 
-    def start(self, training: Training, words: list[str]) -> None:
-        """Start `entrostat train` with these words; what it prints goes to the training's log."""
-        ...
+    # `entrostat train` with these words; what it prints goes to the training's log
+    def start(self, training: Training, words: list[str]) -> None: ...
 
-    def ended(self) -> list[tuple[str, int]]:
-        """Addresses that have ended since the last call, with exit codes; below 0 was killed."""
-        ...
+    # addresses that have ended since the last call, with exit codes; below 0 was killed
+    def ended(self) -> list[tuple[str, int]]: ...
 
     def close(self) -> None: ...
 
@@ -182,7 +178,6 @@ def _policy(plan: Plan, training: Training) -> Path:
 
 
 def _stripped(plan: Plan, training: Training) -> bool:
-    """Whether the policy that a training begins with was removed, its numbers being on record."""
     made = _policy(plan, training)
     return (made.parent / RECORDED).exists() and not made.is_dir()
 
@@ -196,10 +191,7 @@ def is_done(training: Training) -> bool:
 
 
 def failed_before(plan: Plan, done: Collection[str]) -> dict[str, str]:
-    """Why, of trainings that an earlier call saw end badly, and of those that begin with them.
-
-    A call that was itself killed has noted nothing; an error that ends a log speaks for it.
-    """
+    """Why, of trainings that an earlier call saw end badly, and of those that begin with them."""
     failed: dict[str, str] = {}
     for address, training in plan.trainings.items():
         if address in done:
@@ -215,10 +207,7 @@ def failed_before(plan: Plan, done: Collection[str]) -> dict[str, str]:
 
 
 def last_words(log: Path, code: int, start: int = 0) -> str:
-    """Why a training ended, from what it printed: its error, or its last line.
-
-    An exit code below 0 is a signal's; `start` bytes of the log are of an earlier try.
-    """
+    """Why a training ended, by its log from `start` bytes on; a code below 0 is a signal's."""
     lines = _lines(log, start)
     errors = [line for line in lines if line.startswith(_ERROR)]
     said = (errors or lines or ["no output"])[-1].removeprefix(_ERROR)
@@ -256,6 +245,5 @@ def last_metrics(path: Path) -> Mapping[str, Any] | None:
 
 
 def last_iteration(path: Path) -> int:
-    """How far a run has come: its last iteration, 0 before the first."""
     line = last_metrics(path)
     return 0 if line is None else line["iteration"]

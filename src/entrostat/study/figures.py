@@ -1,32 +1,21 @@
-"""A figure of a run: one number of its logs, named by a small table.
+"""A figure of a run: one number of its logs, named by a small table (docs/claims.md lists them).
 
-{ metric = "entropy/exact", at = "last" }        of metrics.jsonl
-{ evaluation = "test/avg@k", at = "change" }     of evaluation.jsonl: SET/FIGURE; the set * is
-                                                 the one that runs are compared by (`held_out`)
-{ analysis = "estimators/omega/where/srcc" }     of analysis.jsonl, keys joined by "/"
-{ checkpoints = "test/avg@k" }                   Spearman's rho with the entropy of rollouts
-                                                 over the run's own checkpoints (PAR Tab. 1)
-{ correlation = "forecast/step", with = "forecast/change" }   Pearson's r of two columns of
-                                                 metrics.jsonl over the iterations that have both
-{ slope = "forecast/step", with = "forecast/change" }   least squares: the change of `with` that
-                                                 goes with one unit of the other
-{ distance = "entropy/exact", with = "control/target" }   root mean square of their difference
-
-Of the last three the first tenth of the iterations is left out, where AdamW has no second moment
-yet; `lag = 1` pairs each value with that of `with` an iteration later. Two columns more are made
-here: "law/change", where the law of the iterations before says that entropy belongs (COV 2.4), less
-where it is; and "entropy/first", the first iteration's entropy throughout.
+Figures of two columns leave out the first tenth of the iterations, where AdamW has no second moment
+yet. Two columns more are made here: "law/change", where the law of the iterations before says that
+entropy belongs (COV 2.4), less where it is; and "entropy/first", the first iteration's entropy
+throughout.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from .._names import nearest, unknown
+from ..config import flat
 from ..logs.lines import number
 from ..logs.run import Run, held_out, last_ones, moving, paired, sets_of
 
@@ -64,7 +53,6 @@ class Figure:
 
 
 def refuse_keys(where: str, table: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse a key that a table of a study or of claims cannot have."""
     for key in table:
         if key not in known:
             raise ValueError(f"{where}: {unknown('key', key, known)}")
@@ -83,7 +71,7 @@ def read_figure(where: str, table: Any) -> Figure:
         other, lag = table.get("with"), table.get("lag", 0)
         if not isinstance(other, str):
             raise ValueError(f"{where}: {kinds[0]} is of two columns; name the second one, `with`")
-        if not isinstance(lag, int) or isinstance(lag, bool) or lag < 0:
+        if type(lag) is not int or lag < 0:
             raise ValueError(f"{where}: lag is a number of iterations, 0 or more, got {lag!r}")
         return Figure(kinds[0], table[kinds[0]], other=other, lag=lag)
     at = table.get("at", "last")
@@ -97,7 +85,6 @@ def read_figure(where: str, table: Any) -> Figure:
 
 
 def value(run: Run, figure: Figure) -> float | None:
-    """What a run has; None where it does not have it."""
     if figure.kind == "checkpoints":
         # a policy's rollouts come in the iteration after its evaluation
         entropy = dict(zip(*run.series("entropy/exact"), strict=True))
@@ -194,26 +181,16 @@ def misspelt(run: Run, figure: Figure) -> str:
 
 
 def _names(run: Run, kind: str) -> set[str]:
-    """What a figure of a kind may be called in a run."""
     if kind in ("evaluation", "checkpoints"):
         return {f"{row.get('split')}/{key}" for row in run.evaluation for key in row}
     if kind == "analysis":
-        return {name for row in run.analysis for name, _ in flat(row, "/")}
+        return {name for row in run.analysis for name, _ in flat(row, mark="/")}
     made = {"entropy/first", "law/change"} if kind in _PAIRS else set()
-    return {key for row in run.metrics for key in row} | made
-
-
-def flat(table: Mapping[str, Any], mark: str, before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested tables by their keys, joined by `mark`."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, mark, f"{before}{key}{mark}")
-        else:
-            yield before + key, value
+    return {*run.names, *made}
 
 
 def _nested(table: Mapping[str, Any], key: str) -> Any:
-    """`dict(flat(table, "/")).get(key)`, without a look at what is not on the way."""
+    """`dict(flat(table, mark="/")).get(key)`, without a look at what is not on the way."""
     for name, value in table.items():
         if name == key:
             return value

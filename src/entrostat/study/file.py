@@ -1,13 +1,4 @@
-"""A study file: which runs it means, each checked before the first one starts.
-
-TOML: `title`, `jobs`, a table `[base]` of settings that all runs share, `[[runs]]` tables each with
-a `name` and what differs, `seeds` (every run with each of them) and a table `[grid]` of lists over
-any setting (every run with each combination of their values). A file with a grid, or with seeds,
-needs no `[[runs]]`. A run with `after = "NAME"` begins with the policy that an earlier run of the
-file, of the same seed and place in the grid, ends with, or with its best one (`start = "best"`).
-`[quick]` holds what a try of minutes changes: `seeds` (the first one where it names none), and
-settings over those of all runs.
-"""
+"""A study file (docs/studies.md): which runs it means, each checked before the first one starts."""
 
 from __future__ import annotations
 
@@ -22,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._processors import processors
-from ..config import TrainConfig, check_model, from_dict, load, merge
+from ..config import TrainConfig, check_model, flat, from_dict, load, merge
 from ..tasks.trust import refuse_code
 from .content_hash import tasks_of
-from .figures import Figure, flat, read_figure, refuse_keys
+from .figures import Figure, read_figure, refuse_keys
 
 MOST = 1000  # runs: a grid grows fast
 START = ("final", "best")
@@ -37,14 +28,13 @@ _KEYS = ("title", "jobs", "seeds", "base", "grid", "runs", "quick", "figures")
 
 
 def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The grid's settings, dotted, and the values of each; none where the file has no [grid]."""
     if "grid" not in data:
         return {}
     found: dict[str, list[Any]] = {}
     grid = data["grid"]
     if not isinstance(grid, Mapping) or not grid:
         raise ValueError(f"{where}: grid is a table of lists, got {grid!r}")
-    for key, values in flat(grid, "."):
+    for key, values in flat(grid):
         if not isinstance(values, list) or not values:
             raise ValueError(f"{where}: grid.{key} is a list of the values to try, got {values!r}")
         if key in found:
@@ -100,8 +90,6 @@ def _word(last: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run of a study comes from."""
-
     group: str  # its name without the seed: runs of equal settings
     # the run whose policy it begins with; None where it begins with `model`
     after: str | None = None
@@ -267,10 +255,7 @@ def _table(where: str, data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _tables(where: str, data: Mapping[str, Any]) -> dict[str, tuple[dict[str, Any], Origin]]:
-    """Each of [[runs]] by its name: its settings, and the run of the file that it begins after.
-
-    One without a name where there are none.
-    """
+    """Each of [[runs]] by its name: its settings, and the run of the file that it begins after."""
     tables = data.get("runs", [])
     if not isinstance(tables, list) or not (tables or "grid" in data or "seeds" in data):
         raise ValueError(f"{where} has no [[runs]], no [grid] and no seeds")

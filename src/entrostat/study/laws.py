@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .._text import say
+from .._text import counted, say
 from ..law import (
     SHARE,
     EarlyPrediction,
@@ -187,7 +187,6 @@ def _count(files: Sequence[Path]) -> int:
 
 
 def _alike(found: Sequence[RunLaw]) -> bool:
-    """Whether all runs are fitted to one entropy and one score."""
     return len({(one.pairs.entropy_key, one.pairs.score_key) for one in found}) < 2
 
 
@@ -225,7 +224,6 @@ def _together(found: Sequence[RunLaw]) -> Pooled | None:
 
 
 def _print_runs(found: Sequence[RunLaw], share: float) -> None:
-    """The table of coefficients, between what R and H are and what the columns are."""
     texts = [_basis(one) for one in found]
     common = [line for line in texts[0] if all(line in other for other in texts)]
     for text in common:
@@ -259,8 +257,9 @@ def _print_runs(found: Sequence[RunLaw], share: float) -> None:
 
 def _basis(one: RunLaw) -> list[str]:
     pairs, n = one.pairs, len(one.law.entropy)
-    point = pairs.point + "s" * (n != 1)
-    steps = f"{n} {point}" + ("" if one.early is None else f", the first {one.early.steps} predict")
+    steps = counted(n, pairs.point) + (
+        "" if one.early is None else f", the first {one.early.steps} predict"
+    )
     return [f"R: {pairs.score_is}", f"H: {pairs.entropy_is}", f"steps: {steps}", *pairs.notes]
 
 
@@ -318,11 +317,7 @@ def _decimals(value: float, digits: int = 3) -> str:
 
 
 def doubts_told(found: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """What speaks against the fits, a line each; of many runs a line for each kind of doubt.
-
-    Doubts are of one kind where they differ in their numbers alone. The words are those of the
-    first run that has it; the JSON has each run's.
-    """
+    """What speaks against the fits; of many runs once for doubts that differ in numbers alone."""
     none = ("nothing speaks against the law.",)
     all_told = [(name, text) for name, doubts in found for text in doubts or none]
     if len(found) <= _FEW:

@@ -28,7 +28,7 @@ from .claims import VERDICTS, Decided
 from .confounding import Arm
 from .file import Study
 from .plan import Plan
-from .results import KEPT, SCORE, Experiment, Group, Interval, Results
+from .results import KEPT, SCORE, Experiment, Group, Results
 from .tables import USUAL
 
 NAMED = 14  # groups up to which a figure names each
@@ -42,22 +42,12 @@ FEW = 3  # iterations of which no curve is drawn
 _NEITHER = ("method", "advantage", "seed", "output", "log")  # what a baseline may differ in
 
 
-@dataclass(frozen=True)
-class Reach:
+def reach_of(one: Decided) -> dict[str, float] | None:
     """Where a claim's interval lies on a scale of its own, 0 to 100 from left to right.
 
-    `zero` is no effect; what lies right of `least` speaks for the claim.
+    `zero` is no effect; what lies right of `least` speaks for the claim. None where there is no
+    effect or only one seed's.
     """
-
-    zero: float
-    least: float
-    low: float
-    mean: float
-    high: float
-
-
-def reach_of(one: Decided) -> Reach | None:
-    """The scale of a claim's row; None where there is no effect or only one seed's."""
     if one.estimate is None or one.low is None or one.high is None:
         return None
     ends = [0.0, one.claim.least, one.estimate]
@@ -69,14 +59,14 @@ def reach_of(one: Decided) -> Reach | None:
     def place(value: float) -> float:
         return round(min(max(100 * (value - least + margin) / whole, 0.0), 100.0), 2)
 
-    return Reach(*map(place, (0.0, one.claim.least, one.low, one.estimate, one.high)))
+    values = {"zero": 0.0, "least": one.claim.least, "low": one.low, "high": one.high}
+    return {name: place(value) for name, value in (values | {"mean": one.estimate}).items()}
 
 
 def write_study(
     results: Results, output: Path, title: str, pages: dict[str, Path], facts: Sequence[tuple],
     methods: Mapping[str, Path] | None = None,
 ) -> Path:  # fmt: skip
-    """Write the page of a study; returns its path."""
     parts = [_part(each, pages.get(each.name), output) for each in results.experiments]
     counts = {verdict: sum(one.verdict == verdict for one in results.told) for verdict in VERDICTS}
     links = [(name, address(path, output)) for name, path in (methods or {}).items()]
@@ -267,33 +257,28 @@ def _claims(uses: tuple[Use, ...], results: Results) -> list[Decided]:
 
 
 def _method_part(plan: Plan, experiment: Experiment, uses: list[Use]) -> dict[str, Any]:
-    """An experiment on a method's page."""
     baselines = {use.baseline.name: use.baseline for use in uses if use.baseline is not None}
     own = {use.group.name for use in uses}
     lines = [_line(group) for name, group in baselines.items() if name not in own]
     for use in uses:
         lines.append(_line(use.group))
         if use.baseline is not None:
-            lines.append(_difference(use.group, use.baseline))
+            lines.append(_line(use.group, use.baseline))
     shown = baselines | {use.group.name: use.group for use in uses}
     images = _images(plan, experiment.name, list(shown.values()))
     return {"experiment": experiment, "lines": lines, "images": images}
 
 
-def _line(group: Group) -> dict[str, Any]:
+def _line(group: Group, less: Group | None = None) -> dict[str, Any]:
+    """A row of figures; with `less`, of their differences seed by seed."""
+    name, seeds, sign = group.name, len(group.seeds), ""
     found = [group.figures.get(column) for column in USUAL]
-    return _cells(group.name, len(group.seeds), found)
-
-
-def _difference(group: Group, baseline: Group) -> dict[str, Any]:
-    found = [group.minus(baseline, column) for column in USUAL]
-    seeds = max((some.n for some in found if some is not None), default=0)
-    return _cells(f"{group.name} - {baseline.name}", seeds, found, sign="+")
-
-
-def _cells(name: str, seeds: int, found: list[Interval | None], sign: str = "") -> dict[str, Any]:
+    if less is not None:
+        name, sign = f"{group.name} - {less.name}", "+"
+        found = [group.minus(less, column) for column in USUAL]
+        seeds = max((some.n for some in found if some is not None), default=0)
     cells = ["" if some is None else some.cell(sign=sign) for some in found]
-    return {"name": name, "seeds": seeds, "cells": cells, "soft": bool(sign)}
+    return {"name": name, "seeds": seeds, "cells": cells, "soft": less is not None}
 
 
 def _images(plan: Plan, experiment: str, groups: list[Group]) -> tuple[Image, ...]:

@@ -141,10 +141,7 @@ def make_places(plan: Plan) -> None:
 
 
 def anywhere(plan: Plan) -> Plan:
-    """The plan for processes that start in other directories: its paths absolute.
-
-    Addresses stay, of the settings as they were asked for.
-    """
+    """The plan for processes that start elsewhere: paths absolute, addresses as they were."""
     trainings = {
         address: replace(
             each, config=_anywhere(each.config), path=each.path.absolute(),

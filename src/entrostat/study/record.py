@@ -4,12 +4,9 @@
                                   analyses
 
 Each call that adds a training appends an xz stream to the file, so that files of one experiment are
-joined by `cat`; of two lines of one address the first counts.
-
-A study that is given a record takes from it what is there and trains the rest: on another machine,
-by another person, in several sittings. Numbers have 5 significant digits, clocks 3. Left out are
-rollouts, answers, weights, what was printed, clocks but that of an iteration, an analysis' cloud of
-tokens, and the paths of a machine.
+joined by `cat`; of two lines of one address the first counts. Numbers have 5 significant digits,
+clocks 3. Left out are rollouts, answers, weights, what was printed, clocks but that of an
+iteration, an analysis' cloud of tokens, and the paths of a machine.
 """
 
 from __future__ import annotations
@@ -48,10 +45,7 @@ _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
 
 
 def save_record(training: Training, record: Path) -> None:
-    """Add a training that is done to the file of its experiment; one that is on record stays.
-
-    If the disk refuses (OSError) the file is as it was.
-    """
+    """Add a training that is done and not yet on record; an OSError leaves the file whole."""
     path, about = training.path, read_json(training.path / "environment.json")
     data = {
         "address": training.address,
@@ -139,11 +133,7 @@ def restore(plan: Plan, record: Path) -> set[str]:
 
 
 def strip(training: Training) -> None:
-    """Take the weights away from a training whose numbers are on record.
-
-    Its directory is then as `restore` makes one, with its page, its answers and its rollouts. A run
-    made by hand, which a study only took for its own, keeps all.
-    """
+    """Take the weights of a training that is on record away; a run made by hand keeps all."""
     if not _by_hand(training):
         path = training.path.resolve()
         _mark(path, training.config.iterations)

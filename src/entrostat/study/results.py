@@ -37,14 +37,11 @@ SCORE, KEPT = "avg@k", "kept"
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `n` seeds, and half the width of its 95% interval."""
+    """A mean over `n` seeds, and half the width of its 95% interval; 0 of one seed."""
 
     mean: float
     half: float
     n: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.half:.2f}"
 
     def cell(self, digits: int = 3, sign: str = "") -> str:
         reach = f" ± {self.half:.{digits}f}" if self.n > 1 else ""
@@ -52,24 +49,19 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95% Student interval of two values or more: mean +- t s / sqrt(n).
+    """Mean and 95% Student interval of one value or more: mean +- t s / sqrt(n).
 
     s is the unbiased standard deviation. It speaks of the seeds of this job, not of other jobs.
     """
     from scipy.stats import t
 
     n = len(values)
-    if n < 2:
-        raise ValueError(f"interval: needs two values or more, got {n}")
-    half = float(t.ppf((1 + LEVEL) / 2, n - 1)) * stdev(values) / n**0.5
+    half = float(t.ppf((1 + LEVEL) / 2, n - 1)) * stdev(values) / n**0.5 if n > 1 else 0.0
     return Interval(fmean(values), half, n)
 
 
 def spread(values: Sequence[float]) -> Interval | None:
-    """`interval`; of one value an interval of no width, of none None."""
-    if len(values) < 2:
-        return Interval(values[0], 0.0, 1) if values else None
-    return interval(values)
+    return interval(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -85,15 +77,10 @@ class Group:
 
     @cached_property
     def figures(self) -> dict[str, Interval]:
-        """Means with their 95% intervals; of one seed the value, with an interval of no width."""
-        found = {word: spread(values) for word, values in self.values.items()}
-        return {word: some for word, some in found.items() if some is not None}
+        return {word: interval(values) for word, values in self.values.items()}
 
     def minus(self, other: Group, word: str) -> Interval | None:
-        """A figure less that of another group, seed by seed: the interval of the differences.
-
-        None where a group lacks the figure, or they share no seed.
-        """
+        """A figure less that of another group, seed by seed; None without a seed of both."""
         if word not in self.values or word not in other.values:
             return None
         theirs = dict(zip(other.seeds, other.values[word], strict=True))
@@ -103,8 +90,6 @@ class Group:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A study file's result."""
-
     name: str  # its stem
     title: str
     groups: tuple[Group, ...]  # the highest score first, those without one last
@@ -136,7 +121,6 @@ def results_of(
     claims: Claims | None = None,
     asked: Mapping[str, Mapping[str, Figure]] | None = None,
 ) -> Results:
-    """Read the runs that are done, and decide."""
     columns = {name: LEADERBOARD | dict((asked or {}).get(name, {})) for name in plan.titles}
     wanted = {figure for figures in columns.values() for figure in figures.values()}
     wanted |= {each for claim in (claims.claims if claims else ()) for each in claim.figures}
@@ -173,10 +157,7 @@ def misspelt_figures(
     plan: Plan, done: Collection[str], claims: Claims | None,
     asked: Mapping[str, Mapping[str, Figure]] | None = None,
 ) -> list[str]:  # fmt: skip
-    """A sentence for each figure that a run which is done shows to be misspelt.
-
-    More trainings would not help it. One run of each group is read; arguments as of `results_of`.
-    """
+    """A sentence for each figure that a finished run, one of each group, shows to be misspelt."""
     found: dict[str, str] = {}
     first = {(n.experiment, n.group): n for n in reversed(plan.named) if n.address in done}
     for (experiment, group), named in first.items():
@@ -195,10 +176,7 @@ def misspelt_figures(
 
 
 def write_results(results: Results, path: Path) -> None:
-    """Write it as JSON: the same logs give the same bytes, whoever did them and whenever.
-
-    Figures of a record are of numbers with its 5 digits.
-    """
+    """Write it as JSON: the same logs give the same bytes, whoever did them and whenever."""
     data: dict[str, Any] = {
         "experiments": {
             each.name: {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .._text import print_whole, say
+from .._text import counted, print_whole, say
 from ..report.runs import apart, k_words
 
 if TYPE_CHECKING:
@@ -31,14 +31,7 @@ def plain_table(title: str | None) -> Table:
 def print_numbers(
     title: str, head: Sequence[str], rows: Iterable[Sequence[str]], least: int = 6
 ) -> None:
-    """Print a table of names, which are folded where there is no room, and of numbers.
-
-    Args:
-        title: above it.
-        head: names of the columns.
-        rows: a name each, then cells in rich's markup.
-        least: columns that a name has at least.
-    """
+    """Print names, folded where there is no room (`least` columns at least), and numbers."""
     from rich.markup import escape
 
     table = plain_table(title)
@@ -94,20 +87,19 @@ def print_groups(groups: Sequence[Group], asked: Sequence[str] = ()) -> None:
 
 
 def print_claims(results: Results) -> None:
-    """A line a claim that is told of; nothing without claims."""
     from .claims import LEAST  # with scipy; whoever has results has it
 
     if told := results.told:
-        title = f"{len(told)} claim{'s' * (len(told) != 1)}; effect: mean over seeds, 95% interval"
+        title = f"{counted(len(told), 'claim')}; effect: mean over seeds, 95% interval"
         rows = [(one.claim.id, one.verdict, _effect(one), f"{one.claim.least:g}") for one in told]
         print_numbers(title, ("claim", "verdict", "effect", "from"), rows, _NAME)
     for one in told:
         if not one.effects:
             say(f"{one.claim.id}: {one.why}")
     if few := sum(0 < len(one.effects) < LEAST for one in told):
-        say(f"{few} claim{'s' * (few != 1)} with fewer than {LEAST} seeds, which decide nothing")
+        say(f"{counted(few, 'claim')} with fewer than {LEAST} seeds, which decide nothing")
     if waiting := len(results.waiting):
-        say(f"{waiting} claim{'s' * (waiting != 1)} whose trainings are not here: nothing is said")
+        say(f"{counted(waiting, 'claim')} whose trainings are not here: nothing is said")
         given = {each.name for each in results.experiments}
         others = sorted({one.claim.experiment for one in results.waiting} - given)
         if others:

@@ -71,7 +71,6 @@ class Local:
 
 
 def threads_of(training: Training) -> int:
-    """Threads of a training: its part of this machine's processors."""
     return max(1, int(processors() * training.share + _SLACK))
 
 
@@ -158,10 +157,7 @@ class OnRay:
 
 
 def train(words: list[str], log: str, directory: str, threads: int) -> int:
-    """On a node: one training as a process of its own; returns its exit code.
-
-    It starts in `directory`, whose modules it may import, or beside its log where that is not here.
-    """
+    """On a node: one training, in `directory` or beside its log; returns its exit code."""
     place = directory if os.path.isdir(directory) else os.path.dirname(log)
     with open(log, "ab", opener=no_link) as file:
         return subprocess.run(

@@ -14,13 +14,10 @@ from ..run import Run, read_run
 from . import places, tensorboard, trl, wandb
 from .found import Found, detect
 from .names import KINDS
-from .places import BINARY, MAX_DEPTH, MAX_FILES
+from .places import BINARY
 from .source import Given, clean, records
 
-__all__ = [
-    "BINARY", "FORMATS", "MAX_DEPTH", "MAX_FILES", "detect", "read", "read_all", "tensorboard",
-    "wandb",
-]  # fmt: skip
+__all__ = ["BINARY", "FORMATS", "detect", "read", "read_all", "tensorboard", "wandb"]
 
 FORMATS: dict[str, str] = {
     "entrostat": "a run directory of entrostat",

@@ -61,7 +61,6 @@ class Estimator:
 
 
 def estimators(lines: list[Any]) -> tuple[Estimator, ...]:
-    """The estimators' agreement, each figure averaged over the lines that have it."""
     table = []
     for name in _names(lines):
         found = {
@@ -84,7 +83,7 @@ def _names(lines: list[Any]) -> list[str]:
         for line in lines
         if isinstance(table := line.get("estimators"), dict)
         for name, row in table.items()
-        if isinstance(name, str) and isinstance(row, dict)
+        if isinstance(row, dict)
     }
     known = [name for name in ESTIMATORS if name in found]
     return known + [name for name in found if name not in ESTIMATORS][:12]

@@ -9,7 +9,7 @@ from typing import Any
 from ...logs.run import Run, is_line
 from ..curves import FEW, figure, panel, series, thirds
 from ..figures import BLACK, BLUE, COLORS, DASHES, GREEN, ORANGE, RED, Band, Curve, Panel, Points
-from ..runs import drawable, entropy_key
+from ..runs import entropy_key
 
 EMA = 0.6
 TINY = 1e-9  # nothing is shown as a share of less
@@ -18,7 +18,9 @@ WORDS = "How entropy and score went together, over the run and among its tokens.
 
 def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
     key = entropy_key(run)
-    entropy, score = _logged(run, key), _logged(run, "reward/mean")
+    entropy, score = (
+        dict(zip(*series(run.metrics, name), strict=True)) for name in (key or "", "reward/mean")
+    )
     kind = {"entropy/exact": "exact", "entropy/nll": "NLL"}.get(key or "", "as logged")
     panels: list[Panel] = []
     if len(entropy) >= FEW:
@@ -69,16 +71,9 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
     return tuple(one for one in panels if not one.empty)
 
 
-def ema(values: Sequence[float], weight: float = EMA) -> list[float]:
-    """Exponential moving average: e = weight e + (1 - weight) value, from the first value on."""
-    smooth: list[float] = []
-    for value in values:
-        smooth.append(weight * smooth[-1] + (1 - weight) * value if smooth else value)
-    return smooth
-
-
-def _logged(run: Run, key: str | None) -> dict[int, float]:
-    return dict(zip(*drawable(run, key or ""), strict=True))
+def ema(values: Sequence[float]) -> list[float]:
+    """Exponential moving average, from the first value on."""
+    return list(accumulate(values, lambda past, now: EMA * past + (1 - EMA) * now))
 
 
 def _against(
@@ -134,7 +129,6 @@ def _quantiles(lines: list[Any]) -> tuple[Band, ...]:
 
 
 def _evaluations(run: Run) -> list[Panel]:
-    """What the evaluations' splits say, where there are several evaluations."""
     splits: dict[str, list[Any]] = {}
     rows = list(filter(is_line, run.evaluation))
     for line in rows:

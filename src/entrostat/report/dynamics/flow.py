@@ -94,7 +94,6 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
 
 
 def _flow(lines: list[Any], key: str, title: str, unit: str, words: str) -> Panel:
-    """What raises the entropy, what lowers it, and the net, by one measure of a token."""
     return Panel(
         title,
         f"{words}: S+, of those that raise it; S-, of those that lower it (drawn below 0); the "

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count, takewhile
 
 from ...logs.run import Run, is_line, sets_of
-from ..curves import FEW, figure
+from ..curves import FEW, figure, series
 from ..figures import BLACK, Panel, Points, slug
-from ..runs import drawable, entropy_key
+from ..runs import entropy_key
 from ..seeds import Entry
 
 LEAST = 16  # checkpoints below which a histogram of 4 by 4 bins says nothing
@@ -22,8 +22,6 @@ LEAST = 16  # checkpoints below which a histogram of 4 by 4 bins says nothing
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An evaluation of one run."""
-
     iteration: int  # after whose updates; above 0
     entropy: float  # of that iteration's rollouts, nats per token
     cumulative: float  # sum of the entropies of the iterations 1 to that one, nats per token
@@ -32,23 +30,18 @@ class Checkpoint:
 
 def checkpoints(run: Run, split: str, key: str) -> list[Checkpoint]:
     """A run's evaluations on a split after training began, where its entropies are all logged."""
-    x, y = drawable(run, key)
-    entropies = dict(zip(x, y, strict=True))
-    first = next((i for i in range(1, len(x) + 2) if i not in entropies), 1)
-    sums = list(accumulate(entropies[i] for i in range(1, first)))
+    entropies = dict(zip(*series(run.metrics, key), strict=True))
+    sums = list(accumulate(entropies[i] for i in takewhile(lambda i: i in entropies, count(1))))
     found = []
     for line in filter(is_line, run.evaluation):
         i, score = line["iteration"], figure(line.get("avg@k"))
-        if line.get("split") == split and 0 < i < first and score is not None:
+        if line.get("split") == split and 0 < i <= len(sums) and score is not None:
             found.append(Checkpoint(i, entropies[i], sums[i - 1], score))
     return found
 
 
 def pooled_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
-    """Score against cumulative entropy, a figure per split; none for a single run.
-
-    Runs are pooled where they log the same kind of entropy, that of the first that has one.
-    """
+    """Score against cumulative entropy by split, of the runs that log the first kind of entropy."""
     key = next((key for run in runs if (key := entropy_key(run))), None)
     if key is None:
         return []

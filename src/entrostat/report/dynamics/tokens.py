@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ..._text import counted, cut
 from ..curves import CLOUD, FEW, at, figure, legible, panel, rows, thirds
 from ..figures import BLACK, BLUE, GREEN, GREY, ORANGE, RED, Bars, Curve, Panel, Points
 
@@ -75,7 +76,7 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
         Panel(
             "By place in the completion",
             "Influence of the tokens at a place, and the part of the change of entropy that lies "
-            f"there, summed over {_analysed(seen)}.", "nats",
+            f"there, summed over {counted(seen, 'analysed iteration')}.", "nats",
             bars=bars, across="token of the completion",
         ),
         *_cloud(lines),
@@ -134,10 +135,6 @@ def _bins_of(
     return dict(sorted(found.items())), seen
 
 
-def _analysed(n: int) -> str:
-    return f"{n} analysed iteration{'s' if n != 1 else ''}"
-
-
 def _range_words(low: float, high: float) -> str:
     if low == high:
         return f"{low:.3g}"
@@ -145,7 +142,6 @@ def _range_words(low: float, high: float) -> str:
 
 
 def _cloud(lines: list[Any]) -> list[Panel]:
-    """Advantage and log-prob of the last iteration's tokens, before and after the methods."""
     for line in reversed(lines):
         before, after = (_pairs(at(line, "cloud", key)) for key in ("before", "after"))
         if before or after:
@@ -173,7 +169,6 @@ def _cloud(lines: list[Any]) -> list[Panel]:
 
 
 def _changes(lines: list[Any]) -> list[Panel]:
-    """What the last iteration that has it says of a token's change of entropy."""
     panels = []
     for key, title, across, words in (
         ("entropy", "Entropy of a token and its change", "entropy before, nats",
@@ -213,7 +208,7 @@ def _clipped(lines: list[Any]) -> Panel:
     return Panel(
         "Clipped tokens by probability",
         "Share of the tokens of each probability (the old policy's) that the clip holds in an "
-        f"update, over {_analysed(seen)} (STEER, Fig. 3a).",
+        f"update, over {counted(seen, 'analysed iteration')} (STEER, Fig. 3a).",
         "share of tokens",
         bars=tuple(
             Bars(label, names, [k / n if n else 0.0 for k, n in zip(held, tokens, strict=True)], c)
@@ -252,10 +247,7 @@ def _pairs(value: Any) -> list[tuple[float, float]]:
 
 
 def token_rows(lines: list[Any]) -> tuple[tuple[TokenRow, ...], float]:
-    """Decoded tokens of largest |influence|, summed over the lines, the largest first.
-
-    Then where their bars have their zero, percent of the width.
-    """
+    """Decoded tokens of largest |influence|, and where their bars' zero is (percent)."""
     by_text: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         for row in rows(line, "tokens"):
@@ -284,7 +276,6 @@ def token_rows(lines: list[Any]) -> tuple[tuple[TokenRow, ...], float]:
 
 def shown(text: str) -> str:
     """A token's text on one short line, its blanks visible."""
-    short = text if len(text) <= TEXT else f"{text[: TEXT - 1]}…"
-    short = short.translate(SIGNS)
+    short = cut(text, TEXT).translate(SIGNS)
     # what has no sign of its own (a change of direction, half of a surrogate pair) is spelled out
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in short) or "(no text)"

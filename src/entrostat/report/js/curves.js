@@ -56,13 +56,11 @@ const curves = (() => {
     // The charts' frames: a metric, an axis, the plot.
 
     function choice(place) {
-      const select = element("select");
-      select.setAttribute("aria-label", "Metric of chart " + (place + 1));
+      const select = element("select", "", "", { "aria-label": "Metric of chart " + (place + 1) });
       const groups = new Map();
       for (const { key, group } of data.metrics) {
         if (!groups.has(group)) {
-          groups.set(group, element("optgroup"));
-          groups.get(group).label = text.visible(group);
+          groups.set(group, element("optgroup", "", "", { label: text.visible(group) }));
           select.append(groups.get(group));
         }
         groups.get(group).append(new Option(text.visible(key), key));
@@ -72,35 +70,25 @@ const curves = (() => {
     }
 
     function frame(place) {
-      const card = element("div", "ex-card");
-      card.setAttribute("role", "group");
-      card.setAttribute("aria-label", "Chart " + (place + 1));
+      const card = element("div", "ex-card", "", { role: "group", "aria-label": "Chart " + (place + 1) });
       const head = element("div", "ex-head");
       const select = choice(place);
       const unit = element("span", "soft");
-      const log = element("input");
-      log.type = "checkbox";
+      const log = element("input", "", "", { type: "checkbox" });
       listen(log, "change", () => {
         const others = [...now.log].filter((key) => key !== now.keys[place]);
         change({ log: log.checked ? [...others, now.keys[place]] : others });
       });
       const label = element("label", "tv-check");
       label.append(log, "log axis");
-      const remove = element("button", "ex-small", "remove");
-      remove.type = "button";
-      remove.setAttribute("aria-label", "remove chart " + (place + 1));
+      const remove = element("button", "ex-small", "remove", { type: "button", "aria-label": "remove chart " + (place + 1) });
       listen(remove, "click", () => {
         change({ metric: now.keys.filter((_, i) => i !== place) });
         $("add").focus();
       });
       head.append(select, unit, label, remove);
-      const plot = element("div", "ex-plot");
-      plot.tabIndex = 0;
-      plot.setAttribute("role", "slider");
-      plot.setAttribute("aria-describedby", "ex-help");
-      const tip = element("div", "ex-tip");
-      tip.hidden = true;
-      tip.setAttribute("aria-hidden", "true");
+      const plot = element("div", "ex-plot", "", { tabindex: 0, role: "slider", "aria-describedby": "ex-help" });
+      const tip = element("div", "ex-tip", "", { hidden: "", "aria-hidden": "true" });
       const words = element("p", "soft ex-note");
       card.append(head, plot, tip, words);
       listen(plot, "keydown", (event) => press(event, place));

@@ -118,5 +118,5 @@ const curvesData = (() => {
     return { ...data, axes, index, places, drawn, marks, loggedAs };
   }
 
-  return { open, average, band, valueAt };
+  return { open, valueAt };
 })();

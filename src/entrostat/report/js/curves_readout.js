@@ -5,14 +5,15 @@ const curvesReadout = (() => {
 
   // The line that an entry is drawn with.
   function swatch(entry) {
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-    for (const [name, value] of Object.entries({ class: "ex-swatch", viewBox: "0 0 28 10", "aria-hidden": "true" })) {
-      svg.setAttribute(name, value);
-    }
-    const looks = { x1: 1, x2: 27, y1: 5, y2: 5, stroke: entry.color, "stroke-width": 3, "stroke-dasharray": entry.dash.join(" ") };
-    for (const [name, value] of Object.entries(looks)) line.setAttribute(name, String(value));
-    svg.append(line);
+    const made = (tag, attributes) => {
+      const part = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) part.setAttribute(name, value);
+      return part;
+    };
+    const svg = made("svg", { class: "ex-swatch", viewBox: "0 0 28 10", "aria-hidden": "true" });
+    svg.append(made("line", {
+      x1: 1, x2: 27, y1: 5, y2: 5, stroke: entry.color, "stroke-width": 3, "stroke-dasharray": entry.dash.join(" "),
+    }));
     return svg;
   }
 
@@ -36,30 +37,21 @@ const curvesReadout = (() => {
   // The table's rows; its cells are filled by `fill`.
   function build(table, entries, charts, hidden, on) {
     const head = element("tr");
-    const runs = element("th", "left", "run ");
-    runs.scope = "col";
+    const runs = element("th", "left", "run ", { scope: "col" });
     if (entries.length > 1) {
       for (const [word, show] of [["all", true], ["none", false]]) {
-        const button = element("button", "ex-small", word);
-        button.type = "button";
-        button.setAttribute("aria-label", show ? "show all runs" : "hide all runs");
+        const label = (show ? "show" : "hide") + " all runs";
+        const button = element("button", "ex-small", word, { type: "button", "aria-label": label });
         button.addEventListener("click", () => on.all(show));
         runs.append(button);
       }
     }
-    head.append(runs);
-    for (const { metric } of charts) {
-      const cell = element("th", "", text.visible(metric.key));
-      cell.scope = "col";
-      head.append(cell);
-    }
+    head.append(runs, ...charts.map(({ metric }) => element("th", "", text.visible(metric.key), { scope: "col" })));
     const rows = entries.map((entry, place) => {
       const row = element("tr");
-      const cell = element("th");
-      cell.scope = "row";
+      const cell = element("th", "", "", { scope: "row" });
       const label = element("label", "ex-run");
-      const box = element("input");
-      box.type = "checkbox";
+      const box = element("input", "", "", { type: "checkbox" });
       box.checked = !hidden.has(entry.label);
       box.addEventListener("change", () => on.show(place, box.checked));
       label.append(box, swatch(entry), element("span", "", name(entry)));
@@ -67,11 +59,8 @@ const curvesReadout = (() => {
       row.append(cell, ...charts.map(() => element("td")));
       return row;
     });
-    const body = element("tbody");
-    body.append(...rows);
-    const top = element("thead");
-    top.append(head);
-    table.replaceChildren(top, body);
+    table.tHead.replaceChildren(head);
+    table.tBodies[0].replaceChildren(...rows);
   }
 
   function fill(table, entries, charts, at) {

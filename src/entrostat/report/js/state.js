@@ -26,14 +26,6 @@ const state = (() => {
     history.replaceState(history.state, "", hash === "" ? location.pathname + location.search : "#" + hash);
   }
 
-  function one(name) {
-    return chosen.get(name);
-  }
-
-  function all(name) {
-    return chosen.getAll(name);
-  }
-
   // Choices by name: a text, a list of texts, or null for none.
   function set(choices) {
     for (const [name, value] of Object.entries(choices)) {
@@ -48,5 +40,5 @@ const state = (() => {
     return location.hash.includes("&") && anchor !== "" ? document.getElementById(anchor) : null;
   }
 
-  return { read, write, one, all, set, section };
+  return { read, one: (name) => chosen.get(name), all: (name) => chosen.getAll(name), set, section };
 })();

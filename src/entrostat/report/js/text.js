@@ -32,10 +32,11 @@ const text = (() => {
     return n + " " + word + (n === 1 ? "" : "s");
   }
 
-  function element(tag, className, words) {
+  function element(tag, className, words, attributes = {}) {
     const made = document.createElement(tag);
     if (className) made.className = className;
     if (words !== undefined) made.textContent = words;
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
     return made;
   }
 

@@ -112,8 +112,7 @@ const tokens = (() => {
     function over(prompt) {
       const count = data.having(prompt).length;
       if (count < 2 || now.prompt !== null) return null;
-      const button = element("button", "ex-small", "over " + count + " iterations");
-      button.type = "button";
+      const button = element("button", "ex-small", "over " + count + " iterations", { type: "button" });
       listen(button, "click", () => {
         change({ prompt: data.nameOf(prompt) });
         $("back").focus();

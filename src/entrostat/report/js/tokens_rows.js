@@ -9,28 +9,22 @@ const tokensRows = (() => {
 
   function completion(rollout) {
     const { of } = rollout;
-    const box = element("div", "text tokens");
-    box.setAttribute("role", "listbox");
-    box.setAttribute("aria-orientation", "horizontal");
-    box.setAttribute("aria-label", "Completion of rollout " + (rollout.place + 1) + ", "
-      + count(rollout.length, "token"));
+    const label = "Completion of rollout " + (rollout.place + 1) + ", " + count(rollout.length, "token");
+    const box = element("div", "text tokens", "", {
+      role: "listbox", "aria-orientation": "horizontal", "aria-label": label,
+    });
     for (let i = 0; i < rollout.shown; i++) {
       const at = rollout.start + i;
       const token = of.tokens[at];
       if (rollout.observed > 0 && (i === 0 || seen(of, at) !== seen(of, at - 1))) {
-        const turn = element("div", "tv-turn", seen(of, at) ? "environment" : "policy");
-        turn.setAttribute("role", "presentation");
-        box.append(turn);
+        box.append(element("div", "tv-turn", seen(of, at) ? "environment" : "policy", { role: "presentation" }));
       }
       const words = visible(of.pieces[token]).replaceAll("\n", "↵\n");
-      const span = element("span", "tok", words || "[" + of.ids[token] + "]");
+      const span = element("span", "tok", words || "[" + of.ids[token] + "]", {
+        role: "option", "aria-selected": "false", tabindex: i === 0 ? 0 : -1, "data-at": at, "data-i": i,
+      });
       if (rollout.finished && i === rollout.length - 1) span.classList.add("end");
       if (seen(of, at)) span.classList.add("observed");
-      span.dataset.at = at;
-      span.dataset.i = i;
-      span.tabIndex = i === 0 ? 0 : -1;
-      span.setAttribute("role", "option");
-      span.setAttribute("aria-selected", "false");
       box.append(span);
     }
     return box;
@@ -75,8 +69,7 @@ const tokensRows = (() => {
 
   // A rollout, with its prompt beside it where no heading has it.
   function row(rollout, withPrompt) {
-    const item = element("li", "tv-row" + (withPrompt ? "" : " tv-alone"));
-    item.dataset.number = rollout.place + 1;
+    const item = element("li", "tv-row" + (withPrompt ? "" : " tv-alone"), "", { "data-number": rollout.place + 1 });
     const answer = element("div", "tv-completion");
     if (rollout.shown === 0) {
       answer.append(passage(rollout.text));
@@ -105,8 +98,7 @@ const tokensRows = (() => {
   // What stands over the rollouts of one prompt, or of one iteration.
   function heading(words, isPrompt, parts, button) {
     const item = element("li", "tv-head");
-    if (isPrompt) item.append(passage(words));
-    else item.append(element("h3", "", words));
+    item.append(isPrompt ? passage(words) : element("h3", "", words));
     const list = element("ul", "tv-facts");
     for (const part of parts) list.append(element("li", "", part));
     if (button !== null) {

@@ -1,10 +1,6 @@
 // Follows a run: asks whether there is a new page (/state), fetches it, and puts its sections in the place of
-// those that differ. What a reader has set stays: where the page is scrolled to, what is unfolded,
-// the settings of controls, the focus, the address.
-//
-// Scripts of sections run again with them. What else a script of a page must know:
-// window.entrostat.mount(), where a script defines it, says that sections are new: listeners of those
-// that are gone must go, what a reader chose in the others is in the address.
+// those that differ. What a reader has set stays: where the page is scrolled to, what is unfolded, the focus.
+// What a reader chose in the controls is in the address, from where window.entrostat.mount() takes it again.
 "use strict";
 (() => {
   const PAUSE = 1000;    // ms between two questions
@@ -12,7 +8,6 @@
   const main = document.querySelector("main");
   const $ = (name) => document.getElementById("live-" + name);
   const controls = "select, input, textarea";
-  const begin = new WeakMap();  // control -> its value before a reader touched it
   let shown = document.getElementById("live").dataset.version;
   let wanted = shown;
   let sent = new Map();         // key -> section as it came, before scripts changed it
@@ -29,17 +24,8 @@
 
   // What a reader has set, by names that the next page has too
 
-  function valueOf(control) {
-    if (control.tagName === "SELECT") return control.selectedOptions[0]?.text ?? "";
-    return /^(checkbox|radio)$/.test(control.type) ? control.checked : control.value;
-  }
-
   function nameOf(control) {
     return control.id || control.name + "=" + control.value;
-  }
-
-  function remember(root) {
-    for (const control of root.querySelectorAll(controls)) begin.set(control, valueOf(control));
   }
 
   function detailsOf(section) {
@@ -54,45 +40,14 @@
   const boxesOf = (section) => [...section.querySelectorAll(".scroll[aria-label]")]
     .map((box) => [box.getAttribute("aria-label"), box]);
 
+  // Returns what unfolds and scrolls the section's next version as this one is.
   function settingsOf(section) {
-    const changed = [...section.querySelectorAll(controls)]
-      .filter((control) => begin.has(control) && begin.get(control) !== valueOf(control));
-    return {
-      open: new Map(detailsOf(section).map(([name, details]) => [name, details.open])),
-      boxes: new Map(boxesOf(section).map(([name, box]) => [name, [box.scrollLeft, box.scrollTop]])),
-      values: new Map(changed.map((control) => [nameOf(control), valueOf(control)])),
+    const open = new Map(detailsOf(section).map(([name, details]) => [name, details.open]));
+    const places = new Map(boxesOf(section).map(([name, box]) => [name, [box.scrollLeft, box.scrollTop]]));
+    return (next) => {
+      for (const [name, details] of detailsOf(next)) details.open = open.get(name) ?? details.open;
+      for (const [name, box] of boxesOf(next)) box.scrollTo(...places.get(name) ?? [0, 0]);
     };
-  }
-
-  function set(control, value) {
-    if (valueOf(control) === value) return;
-    let event = "input";
-    if (control.tagName === "SELECT") {
-      const option = [...control.options].find((one) => one.text === value);
-      if (option === undefined) return;
-      control.value = option.value;
-      event = "change";
-    } else if (/^(checkbox|radio)$/.test(control.type)) {
-      control.checked = value;
-      if (!value && control.type === "radio") return;  // the one that is chosen tells of it
-      event = "change";
-    } else {
-      control.value = value;
-    }
-    control.dispatchEvent(new Event(event, { bubbles: true }));
-  }
-
-  function restore(section, settings) {
-    for (const [name, details] of detailsOf(section)) {
-      if (settings.open.has(name)) details.open = settings.open.get(name);
-    }
-    for (const control of section.querySelectorAll(controls)) {
-      const name = nameOf(control);
-      if (settings.values.has(name)) set(control, settings.values.get(name));
-    }
-    for (const [name, box] of boxesOf(section)) {
-      if (settings.boxes.has(name)) box.scrollTo(...settings.boxes.get(name));
-    }
   }
 
   function focusOf() {
@@ -122,18 +77,6 @@
   }
 
   // The new page
-
-  // A script that came by a parser without a page does not run: one made here does, if the page's
-  // policy names it.
-  function run(section) {
-    for (const old of section.querySelectorAll("script")) {
-      if (old.type && old.type !== "module" && !/javascript/.test(old.type)) continue;
-      const made = document.createElement("script");
-      for (const { name, value } of old.attributes) made.setAttribute(name, value);
-      made.textContent = old.textContent;
-      old.replaceWith(made);
-    }
-  }
 
   async function swap(text) {
     const page = new DOMParser().parseFromString(text, "text/html");
@@ -169,12 +112,8 @@
       if (part === at) at = at.nextElementSibling;
       else main.insertBefore(part, at);
     }
-    for (const [key, part] of fresh) {
-      run(part);
-      remember(part);
-      if (settings.has(key)) restore(part, settings.get(key));
-    }
-    window.entrostat?.mount?.();
+    for (const [key, part] of fresh) settings.get(key)?.(part);
+    window.entrostat.mount();
     focus();
     place();
     requestAnimationFrame(() => requestAnimationFrame(place));  // charts take their height by then
@@ -267,6 +206,5 @@
   });
   document.addEventListener("visibilitychange", ask);
   setInterval(say, 5000);
-  remember(main);
   ask();
 })();

@@ -74,7 +74,6 @@ class Gate:
 
 
 def gate_of(address: str, port: int, always: bool = False) -> Gate:
-    """The gate of a server that listens on an address; `always` wants a token on any."""
     loopback = is_loopback(address)
     token = secrets.token_urlsafe(32) if always or not loopback else None
     return Gate(token, loopback, f"entrostat-{port}")
@@ -92,7 +91,6 @@ def name_of(host: str | None) -> str:
 
 
 def resolve(host: str) -> tuple[socket.AddressFamily, str]:
-    """Family and IP address of what a user wants to listen on."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -105,14 +103,7 @@ def resolve(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 class Server(ThreadingMixIn, TCPServer):
-    """Serves what a watcher has.
-
-    Args:
-        watcher: started or not.
-        host: a name or an address of this machine.
-        port: 0 takes any that is free.
-        token: whether one is asked for on loopback too; elsewhere it always is.
-    """
+    """Serves what a watcher has; `token` wants a token on loopback too, where others need none."""
 
     allow_reuse_address = True
     daemon_threads = True

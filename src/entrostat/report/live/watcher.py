@@ -12,7 +12,6 @@ import gc
 import gzip
 import itertools
 import json
-import os
 import secrets
 import threading
 import time
@@ -24,16 +23,16 @@ from pathlib import Path
 
 from ..._text import printable
 from ...errors import in_one_line
-from ...logs.importers import BINARY, MAX_DEPTH, MAX_FILES, read_all
-from ...logs.importers.places import runs_in
+from ...logs.importers import BINARY, read_all
+from ...logs.importers.places import runs_in, walk
+from ...logs.importers.source import Given
 from ...logs.run import Run
 from ..page import comparison_of, page_of, waiting_page
 from ..scripts import Live, live_part
 
 LOOK = 1.0  # seconds between two looks at the files, at least
 SHARE = 0.1  # of the time that may go into looking
-Stamp = tuple[str, int, int]
-"""A file's name, its size in bytes, the time of its last change in nanoseconds."""
+Stamp = tuple[str, int, int]  # a file's name, its bytes, its last change (nanoseconds since 1970)
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class Watched:
 
     @property
     def title(self) -> str:
-        """Heading of a page that compares."""
         return self.paths[0].resolve().name if len(self.paths) == 1 else "Comparison"
 
 
@@ -57,9 +55,7 @@ class Reading:
     @property
     def words(self) -> str:
         if len(self.runs) == 1:
-            (run,) = self.runs
-            of = "" if run.planned is None else f" of {run.planned}"
-            return f"iteration {run.done}{of}"
+            return f"iteration {self.runs[0].progress}"
         done = {run.done for run in self.runs}
         span = " to ".join(map(str, sorted({min(done), max(done)})))
         return f"{len(self.runs)} runs, iteration {span}"
@@ -121,10 +117,7 @@ class State:
 
 
 class Watcher:
-    """Keeps the page of what is watched.
-
-    Readings begin at least `every` seconds apart; `draw` makes the page of what was read.
-    """
+    """Keeps the page of what is watched; readings begin at least `every` seconds apart."""
 
     def __init__(
         self,
@@ -197,7 +190,7 @@ def stamps(paths: Sequence[Path]) -> tuple[Stamp, ...]:
     Weights and pages are left out: they say nothing that a page shows. Of a directory at most as
     many files are looked at, and as deep, as the importers read.
     """
-    return tuple(stamp for path in paths for stamp in _under(path))
+    return tuple(stamp for path in paths for file in _files(path) for stamp in _stamp(file))
 
 
 def newest(found: Sequence[Stamp]) -> float | None:
@@ -205,24 +198,17 @@ def newest(found: Sequence[Stamp]) -> float | None:
     return max((ns for _, _, ns in found), default=0) / 1e9 or None
 
 
-def _under(path: Path) -> Iterator[Stamp]:
+def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
-        yield from _stamp(path)
+        yield path
         return
-    count = 0
-    for folder, names, files in os.walk(path):
-        deep = len(Path(folder).relative_to(path).parts) >= MAX_DEPTH
-        names[:] = [] if deep else sorted(n for n in names if not n.startswith("."))
-        dumps = os.path.basename(folder) == "rollouts"
-        for name in sorted(files):
-            if name.startswith(".") or name.endswith((".html", ".htm")):
-                continue
-            if name.endswith(BINARY) and not dumps:
-                continue
-            count += 1
-            if count > MAX_FILES:
-                return
-            yield from _stamp(Path(folder, name))
+    links: list[Path] = []
+    with suppress(OSError):  # what was a directory just now may be gone
+        links = [place for place in runs_in(path) if place.is_symlink()]  # as a study's runs are
+    for file in (file for root in (path, *links) for file in walk(root, Given(root))):
+        dumped = file.parent.name == "rollouts"
+        if file.suffix not in (".html", ".htm") and (dumped or not file.name.endswith(BINARY)):
+            yield file
 
 
 def _stamp(path: Path) -> Iterator[Stamp]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..._text import counted
 from . import encoding
 from .encoding import Part, encode, encode_within, page_json, samples_of
 
@@ -27,10 +28,7 @@ ENOUGH = 64  # rollouts of an iteration that matter more than a further iteratio
 
 
 def choose_iterations(dumped: Collection[int], analysed: Collection[int], most: int) -> list[int]:
-    """At most `most` of the dumped iterations: the first, the last, and evenly between.
-
-    Between, the analysed iteration nearest to each place is taken where one is near enough.
-    """
+    """At most `most` of the dumped iterations, evenly spaced; analysed ones where they are near."""
     there = sorted(dumped)
     if len(there) <= most:
         return there
@@ -71,17 +69,12 @@ def failures(failed: dict[int, str]) -> tuple[str, ...]:
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Numbers in words; of many the first and the last."""
     words = [str(i) for i in numbers]
     return ", ".join(words if len(words) <= 20 else [*words[:10], "...", *words[-3:]])
 
 
 def with_dumps(run: Run) -> Run:
-    """Another trainer's run with the entropy dynamics of its dumped rollouts, if it logged none.
-
-    At most `DUMPS` are read, of iterations that have a line of metrics; what a line has stays. A
-    note says so.
-    """
+    """Another trainer's run with the entropy dynamics of its dumped rollouts, if it logged none."""
     if run.source == "entrostat" or run.keys("flow") or run.keys("quadrant"):
         return run
     lines = {line["iteration"]: line for line in run.metrics}
@@ -94,11 +87,10 @@ def with_dumps(run: Run) -> Run:
                 found[iteration] = figures | lines[iteration]
     if not found:
         return run
-    which = f"{len(found)} iteration" + "s" * (len(found) > 1)
     note = (
         "Entropy flow, covariances and quadrants are not logged: they were computed for this page "
-        f"from the rollouts of {which}, under the policy whose log-probs the dump has, over the "
-        "groups with a signal."
+        f"from the rollouts of {counted(len(found), 'iteration')}, under the policy whose "
+        "log-probs the dump has, over the groups with a signal."
     )
     metrics = [found.get(line["iteration"], line) for line in run.metrics]
     return replace(run, metrics=metrics, notes=(*run.notes, note))
@@ -115,10 +107,6 @@ class TokenView:
 
 
 def token_view(run: Run) -> TokenView:
-    """Choose, read and encode a run's rollouts.
-
-    A dump that cannot be read is left out, with a note.
-    """
     if not run.dumps:
         return TokenView(notes=("No rollouts were dumped.",))
     failed: dict[int, str] = {}

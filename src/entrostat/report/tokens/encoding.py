@@ -68,10 +68,7 @@ def encode_within(r: Rollouts, iteration: int, limit: int) -> Part:
 
 
 def every(r: Rollouts, step: int) -> list[int]:
-    """About one of `step` rollouts: every step-th group whole, for these are compared.
-
-    Where there are fewer groups than steps, some rollouts of the first one.
-    """
+    """About one of `step` rollouts: whole groups, which are compared; of few groups the first."""
     of_rollout = r.group.tolist()
     groups = list(dict.fromkeys(of_rollout))
     kept = set(groups[::step])
@@ -80,7 +77,6 @@ def every(r: Rollouts, step: int) -> list[int]:
 
 
 def encode(r: Rollouts, iteration: int, step: int) -> Part:
-    """About one of `step` rollouts of an iteration (`every`) as JSON."""
     import numpy as np
 
     rows = every(r, step)
@@ -110,7 +106,8 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
         "finished": [int(r.finished[i]) for i in rows],
         "trained": [int(r.trained[i]) for i in rows],
         "length": lengths,
-        "observed": [observed(r, i) for i in rows],
+        # how many of its tokens an environment said
+        "observed": [0 if r.sampled is None else int((~r.sampled[s]).sum()) for s in spans],
         "group": [int(r.group[i]) + 1 for i in rows],
         "entropy": [_of_finite(values["entropy"][s], np.mean) for s in spans],
         "advantage": [_of_finite(values["advantage"][s], np.mean) for s in spans],
@@ -181,11 +178,6 @@ def shortened(text: str) -> str:
     if len(text) <= CHARACTERS:
         return text
     return f"{text[:CHARACTERS]} [... {len(text) - CHARACTERS} more characters]"
-
-
-def observed(r: Rollouts, i: int) -> int:
-    """How many of a rollout's tokens an environment said."""
-    return 0 if r.sampled is None else int((~r.sampled[r.rows(i)]).sum())
 
 
 def spelled(r: Rollouts, i: int) -> bool:

@@ -1,13 +1,8 @@
-"""Whether claims hold: paired seeds, t and bootstrap, with the family's error held.
+"""Whether claims hold: paired seeds, t and bootstrap, the family's error held (docs/claims.md).
 
-A claim says that the mean of its effect over seeds is above `least`. Two one-sided p-values ask for
-that and for the opposite; each of the two families, all claims of the file, is corrected by Holm's
-method, so that the chance of even one false "holds" is at most alpha, and for itself that of one
-false "does not hold". A claim that cannot be computed counts in the family. So does one of which a
-run did not end well, or has not the figure where others have it: what is left are the seeds that
-survived, and of these nothing is decided. Nor is one whose runs are not all done: who looks at
-every seed that comes in and stops at a verdict errs more often than once at the end. One that names
-the seeds that decide (`Claim.seeds`) waits for these.
+A claim that cannot be computed counts in the family. So does one of which a run did not end well,
+or has not the figure where others have it: what is left are the seeds that survived, and of these
+nothing is decided.
 
 A p-value is Student's, with n - 1 degrees of freedom, or from `FEW` seeds on the larger one of that
 and the studentized bootstrap's (Efron and Tibshirani 1993, Sec. 12.5, 16.4):
@@ -16,12 +11,7 @@ and the studentized bootstrap's (Efron and Tibshirani 1993, Sec. 12.5, 16.4):
 
 over resamples of the seeds. Below `FEW` seeds there are too few different resamples for the
 corrected level. Where all effects are the same number there is no standard error: p is then 2^-n,
-the sign test's.
-
-Both p-values take noise for about symmetric, as paired differences mostly are, or see
-its skewness in the seeds, where so few do not show it. `p_skewed` is what p is if the noise is as
-skewed as the exponential distribution, with its long side against the claim; `Decided.robust` says
-whether the verdict stands then, too.
+the sign test's. Both take noise for about symmetric; `p_skewed` does not.
 """
 
 from __future__ import annotations
@@ -98,8 +88,6 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
 
 @dataclass(frozen=True)
 class Decided:
-    """A claim and what the runs say to it."""
-
     claim: Claim
     effects: Mapping[int, float]  # by seed, in the claim's direction: above `least` speaks for it
     estimate: float | None  # their mean; None without any
@@ -301,7 +289,6 @@ def _look(
     hint_of: Callable[[str, str, int, Figure], str],
     planned_of: Callable[[str, str], Collection[int]],
 ) -> _Seen:
-    """Collect a claim's effects and what is missing; the arguments are those of `decide`."""
 
     def among(of: Callable[[str, str], Collection[int]], group: str) -> list[int]:
         return [s for s in of(claim.experiment, group) if claim.seeds is None or s in claim.seeds]

@@ -1,17 +1,4 @@
-"""claims.toml: who says what, where, and which statistic of which experiment it is about.
-
-    alpha = 0.05
-    [[claims]]
-    id = "par-updates"
-    paper = "PAR"
-    where = "Sec. 6.1"
-    says = "With a symmetric clip more off-policy updates lower entropy."
-    experiment = "off_policy"
-    figure = { metric = "entropy/exact", at = "last" }
-    statistic = "trend"
-    groups = ["sym-epochs1", "sym-epochs4", "sym-epochs16"]
-    direction = "falls"
-    least = 0.05
+"""claims.toml, read and checked (docs/claims.md): statistics of a study's runs, and who says what.
 
 It is written before the runs are looked at; its hash stands in the report. What was seen on some
 seeds first says on which others it is to be decided: `seeds = [3, 4, 5]`, of a claim or, beside
@@ -82,8 +69,6 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    """A file of claims."""
-
     alpha: float  # family-wise error of "holds", and for itself of "does not hold"
     claims: tuple[Claim, ...]
     sha256: str  # of the file's bytes
@@ -113,14 +98,7 @@ def check_claims(
     claims: Claims, groups: Mapping[str, Sequence[str]],
     seeds: Mapping[str, Collection[int]] | None = None,
 ) -> None:  # fmt: skip
-    """Refuse claims about runs that no study makes.
-
-    Args:
-        claims: what was read.
-        groups: of each experiment that is at hand, the names of its groups; claims about others
-            are left alone.
-        seeds: those that each of these has; None does not look.
-    """
+    """Refuse claims about groups or seeds (None: any) that an experiment at hand lacks."""
     for claim in claims.claims:
         where = f"claims {str(claims.path)!r}, {claim.id!r}"
         for group in claim.every_group:
