@@ -55,6 +55,9 @@ class Alarm:
         recent: the last three entropies, nats.
         row: iterations in a row in which the forecast was bad.
 
+    Raises:
+        ValueError: an end of the band cannot be read, or is a schedule; low is not below high.
+
     Example:
         >>> alarm = Alarm()
         >>> for step in range(30):

@@ -102,7 +102,11 @@ class Chain:
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
-        """Refuse several updates per rollout batch where a method is sound with one only."""
+        """Refuse several updates per rollout batch where a method is sound with one only.
+
+        Raises:
+            ValueError: names the method.
+        """
         culprits = [f"`{name}`" for name, method, _ in self.chain() if method.on_policy]
         if updates > 1 and culprits:
             raise ValueError(

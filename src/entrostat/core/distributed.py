@@ -332,4 +332,6 @@ def _from_bits(bits: Tensor, dtype: torch.dtype) -> Tensor:
     return (bits.view(torch.float64) if dtype.is_floating_point else bits).to(dtype)
 
 
-__all__ = ["Communicator", "GlobalBatch", "row_sums"]
+Ranks, Whole = Communicator, GlobalBatch  # their names before 0.1
+
+__all__ = ["Communicator", "GlobalBatch", "Ranks", "Whole", "row_sums"]

@@ -262,6 +262,9 @@ def directional(
     """fn(params) and its derivative along `direction`, both detached, of fn's shape.
 
     The derivative is 0 where fn does not depend on the parameters.
+
+    Raises:
+        ValueError: inside torch.inference_mode(), where every derivative would be 0.
     """
     _check_recording("directional")
     _load_forward_mode()

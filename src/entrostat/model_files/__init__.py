@@ -1,18 +1,24 @@
 """Where a model comes from: shipped, from a package of an index, cached, or the hub."""
 
-from .catalogue import MODELS as MODELS
-from .catalogue import KnownModel as KnownModel
-from .catalogue import Wheel as Wheel
-from .names import NOWHERE as NOWHERE
-from .names import TINY as TINY
-from .names import cache_directory as cache_directory
-from .names import check_model as check_model
-from .names import find as find
-from .names import is_ours as is_ours
-from .names import is_tiny as is_tiny
-from .names import is_whole as is_whole
-from .names import model_directory as model_directory
-from .names import provenance as provenance
-from .names import tiny_directory as tiny_directory
-from .names import tiny_size as tiny_size
-from .names import write_provenance as write_provenance
+from .catalogue import MODELS, KnownModel, Wheel
+from .names import (
+    NOWHERE,
+    TINY,
+    cache_directory,
+    check_model,
+    find,
+    is_ours,
+    is_tiny,
+    is_whole,
+    model_directory,
+    provenance,
+    tiny_directory,
+    tiny_size,
+    write_provenance,
+)
+
+__all__ = [
+    "MODELS", "NOWHERE", "TINY", "KnownModel", "Wheel", "cache_directory", "check_model", "find",
+    "is_ours", "is_tiny", "is_whole", "model_directory", "provenance", "tiny_directory",
+    "tiny_size", "write_provenance",
+]  # fmt: skip
