@@ -10,6 +10,7 @@ from typing import Any
 from ..config import TrainConfig
 from ..errors import need
 from ..logs.files import make_directory
+from ..logs.lines import read_json
 from .lm_eval import export
 from .models import EvaluatedModel, ProblemSet, evaluated_models, of_task, problem_sets
 from .progress import Display
@@ -93,7 +94,7 @@ def _evaluate(
 
         sampler = LabSampler(load(subject, config, display.note), config, subject, base)
     with Store(directory, sampler.identity() or subject.facts(), config.threads) as store:
-        found = dict(store.results().get("sets", {}))
+        found = dict(read_json(directory / RESULTS).get("sets", {}))
         for one in sets:
             with Scorer(one.task, config.scoring, display.note) as score:
                 display.begin(one.name)

@@ -124,8 +124,6 @@ def _safe(text: str) -> str:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """Problems of one split of a task."""
-
     name: str  # NAME/SPLIT, as results call it; of a bare file, all of which is asked, its own
     task: Task
     split: str

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..logs.files import make_directory, replacing
-from ..logs.lines import JsonLines, finite, read_json
+from ..logs.lines import JsonLines, read_json
 from ..runs.run_directory import hold
 from ..tasks import Example, Task
 from .canonical import extracted, forms, votes
@@ -110,10 +110,10 @@ def run_set(
                 "choose another --output, or remove that file"
             )
     group = max(1, config.batch // decoding.k)
-    display.problems(count - len(responses.missing(range(count))), count)
+    display.problems(len(responses.first(count)), count)
     for first in range(0, count, group):
         problems = range(first, min(first + group, count))
-        missing = responses.missing(problems)
+        missing = {*problems} - responses.lines.keys()
         if not missing:
             continue
         # all of the group, for the sake of the last bits
@@ -122,7 +122,7 @@ def run_set(
         answered = sampler(asked, display.tokens)
         lines = _lines(asked, answered, score)
         responses.add([line for line in lines if line["problem"] in missing])
-        display.problems(count - len(responses.missing(range(count))), count)
+        display.problems(len(responses.first(count)), count)
     lines = responses.first(count)
     return {
         "settings": settings,
@@ -156,7 +156,7 @@ def _lines(asked: Asked, answered: Sequence[Answered], score: Scorer) -> list[di
 
 
 def line_of(task: Task, problem: int, example: Example, one: Answered) -> dict[str, Any]:
-    """One problem's line of `responses/SET.jsonl`.
+    """One problem's line of `responses/SET.jsonl`: what was said, beside what it says.
 
     `forms` are the responses as answers are counted, `votes` what they vote for (`forms.votes`),
     `extracted` what the grader compares.
@@ -166,19 +166,11 @@ def line_of(task: Task, problem: int, example: Example, one: Answered) -> dict[s
         "problem": problem,
         "prompt": example.prompt,
         "answer": plain(example.answer),
-        "responses": one.responses,
+        **vars(one),
         "scores": scores,
-        "logp": one.logp,
-        "entropy": one.entropy,
-        "tokens": one.tokens,
-        "finished": one.finished,
         "forms": forms(task, one.responses),
         "votes": votes(task, one.responses, scores),
         "extracted": extracted(task, one.responses),
-        "clusters": one.clusters,
-        "prompt_entropy": finite(one.prompt_entropy),
-        "base_prompt_entropy": finite(one.base_prompt_entropy),
-        "failed": one.failed,
     }
 
 
@@ -234,9 +226,6 @@ class Store:
             text = json.dumps(value, indent=1, allow_nan=False)
             part.write_text(text + "\n", encoding="utf-8")
 
-    def results(self) -> dict[str, Any]:
-        return read_json(self.path / RESULTS)
-
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
@@ -257,9 +246,6 @@ class Responses:
         if path.exists() and path.read_bytes() != whole:  # a line was cut short
             with replacing(path) as part:
                 part.write_bytes(whole)
-
-    def missing(self, problems: Iterable[int]) -> list[int]:
-        return [i for i in problems if i not in self.lines]
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
         """Keep problems that were answered; what was written before stays intact."""
