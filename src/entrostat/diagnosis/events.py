@@ -25,14 +25,11 @@ LOW = 0.5  # nats: an entropy that rose and is below this is still low
 
 
 def sentence(clause: str) -> str:
-    """A clause with which a sentence begins."""
     return clause[:1].upper() + clause[1:]
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened."""
-
     name: str  # a word for programs, `score_lost` say
     word: str  # the same for readers, as a headline has it
     severity: Severity

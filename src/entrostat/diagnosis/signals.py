@@ -26,7 +26,6 @@ class Signal:
 
     @property
     def smooth(self) -> Array:
-        """Means of a moving tenth."""
         return moving_mean(self.y, self._tenth)
 
     @property
