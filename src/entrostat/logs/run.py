@@ -128,8 +128,7 @@ class Run:
 
     def keys(self, group: str) -> list[str]:
         """Names of the metrics of a group, `control` say, in order of appearance."""
-        found = {key: None for row in self.metrics for key in row if key.startswith(f"{group}/")}
-        return list(found)
+        return [key for key in self.names if key.startswith(f"{group}/")]
 
     def frame(self, of: str = "metrics") -> pd.DataFrame:
         """The run's numbers as a pandas frame.
@@ -245,7 +244,6 @@ def read_run(path: Path) -> Run:
 
 
 def run_of(run: Path | Run) -> Run:
-    """A run as it is, or read from its directory."""
     return run if isinstance(run, Run) else read_run(run)
 
 

@@ -74,7 +74,7 @@ def _outcome(run: Run) -> Iterator[Panel]:
         ("reward/best_in_group", "best of group", ORANGE), low=0, high=1,
     )  # fmt: skip
     yield replace(reward, curves=(*reward.curves, *smoothed(run, "reward/mean", "mean", BLUE)))
-    of_parts = [(key, m[1]) for key in _names(run) if (m := _PART.match(key))]
+    of_parts = [(key, m[1]) for key in run.names if (m := _PART.match(key))]
     yield panel(
         run, "Reward by part", "reward",
         "Mean reward of each reward function, environment or kind of task.",
@@ -105,7 +105,7 @@ def _outcome(run: Run) -> Iterator[Panel]:
     )  # fmt: skip
     found = [
         name
-        for name in _names(run)
+        for name in run.names
         if _SCORE.match(name) and not _NO_SCORE.search(name) and drawable(run, name)[0]
     ]
     more = f" The first {SCORES} of {len(found)} are drawn." if len(found) > SCORES else ""
@@ -125,10 +125,6 @@ def _standard_errors(run: Run) -> tuple[Band, ...]:
 
 def _columns(run: Run, *keys: str) -> list[list[float]]:
     return [[line[k] for k in keys] for line in run.metrics if all(k in line for k in keys)]
-
-
-def _names(run: Run) -> list[str]:
-    return list(dict.fromkeys(key for line in run.metrics for key in line))
 
 
 def _colored(names: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
@@ -350,7 +346,7 @@ def _machine(run: Run) -> Iterator[Panel]:
         "Mean |difference| of a token's probability under sampler and trainer (REPO Fig. 6).",
         "mismatch/prob_abs_mean", low=0, name="mismatch_probability",
     )  # fmt: skip
-    stale = [key for key in _names(run) if _STALE.match(key)]
+    stale = [key for key in run.names if _STALE.match(key)]
     yield panel(
         run, "Staleness", "versions",
         "Versions of the weights between the policy that sampled and the one that trains. Logged "

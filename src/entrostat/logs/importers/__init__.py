@@ -106,9 +106,7 @@ def read_all(
         looked = "; ".join(f"{name}: {FORMATS[name]}" for name in wanted)
         because = f" ({'; '.join(skipped[:3])})" if skipped else ""
         if given.kept and not skipped:
-            first = given.kept[0]
-            where = f"{first.file}:{first.line}" if first.line else first.file
-            because = f" (first of {given.count} problems: {where}: {first.reason})"
+            because = f" (first of {given.count} problems: {given.kept[0]})"
         message = f"{str(path)!r} holds nothing that can be read{because}; looked for {looked}"
         raise ValueError(" ".join(clean(message).split()))
     return runs, tuple(clean(" ".join(text.split())) for text in skipped)
