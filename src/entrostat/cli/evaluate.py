@@ -98,7 +98,7 @@ def eval_verb(args: list[str]) -> int:
 
         use(config.scoring.sandbox)
     quiet_libraries()
-    from ..evaluation.evaluate import plan
+    from ..evaluation.runner import plan
 
     def check(run: TrainConfig) -> None:
         if not given["trust-code"]:
@@ -108,8 +108,8 @@ def eval_verb(args: list[str]) -> int:
 
     import torch
 
-    from ..evaluation.evaluate import run_evaluation
     from ..evaluation.progress import Display
+    from ..evaluation.runner import run_evaluation
     from ..report.evaluation import write_page
 
     try:

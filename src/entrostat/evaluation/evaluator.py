@@ -205,6 +205,8 @@ def clusters(embeddings: ArrayLike, distance: float) -> list[int]:
         [0, 1, 0]
     """
     x = np.asarray(embeddings, dtype=float)
+    if x.ndim != 2 or not np.isfinite(x).all():
+        raise ValueError(f"clusters: embeddings must be finite, [k, D], got the shape {x.shape}")
     if len(x) < 2:
         return [0] * len(x)
     from scipy.cluster.hierarchy import fcluster, linkage

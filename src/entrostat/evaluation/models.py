@@ -40,12 +40,10 @@ class EvaluatedModel:
 
 
 def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[EvaluatedModel]:
-    """What words of the command line name.
+    """What words of the command line name: MODEL, RUN or RUN@CHECKPOINT (`entrostat eval --help`).
 
-    MODEL is a directory, a name of `entrostat model` or of the hub. RUN is a run's directory, which
-    stands for its final model; RUN@ITERATION for one of its checkpoints, RUN@0 for the model that
-    it began with, RUN@best for the best checkpoint that it kept. With `checkpoints` each RUN stands
-    for all of its checkpoints, the model it began with first and the final one last.
+    With `checkpoints` each RUN stands for all of its checkpoints, the model it began with first and
+    the final one last.
     """
     found: dict[str, EvaluatedModel] = {}
     for one in (one for spec in specs for one in _of(spec, checkpoints)):

@@ -11,16 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..run import Run, read_run
-from . import places, tensorboard, trl, wandb
+from . import places, trl
 from .found import Found, detect
 from .names import KINDS
-from .places import BINARY, MAX_DEPTH, MAX_FILES
 from .source import Given, clean, records
 
-__all__ = [
-    "BINARY", "FORMATS", "MAX_DEPTH", "MAX_FILES", "detect", "read", "read_all", "tensorboard",
-    "wandb",
-]  # fmt: skip
+__all__ = ["FORMATS", "detect", "read", "read_all"]
 
 FORMATS: dict[str, str] = {
     "entrostat": "a run directory of entrostat",

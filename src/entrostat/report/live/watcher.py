@@ -24,8 +24,8 @@ from pathlib import Path
 
 from ..._text import printable
 from ...errors import in_one_line
-from ...logs.importers import BINARY, MAX_DEPTH, MAX_FILES, read_all
-from ...logs.importers.places import runs_in
+from ...logs.importers import read_all
+from ...logs.importers.places import BINARY, MAX_DEPTH, MAX_FILES, runs_in
 from ...logs.run import Run
 from ..page import comparison_of, page_of, waiting_page
 from ..scripts import Live, live_part
