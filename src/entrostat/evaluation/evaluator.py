@@ -29,8 +29,7 @@ from ..models.policy import Policy
 from ..models.rollout import Sequences
 from ..runs import checkpoint as checkpoints
 from .in_training import prompt_entropies
-from .models import EvaluatedModel, ProblemSet
-from .runner import Answered, Asked
+from .models import Answered, Asked, EvaluatedModel, ProblemSet
 from .settings import Decoding, EvalConfig
 
 Say = Callable[[str], None]

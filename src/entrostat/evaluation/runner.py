@@ -17,7 +17,7 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,7 +29,15 @@ from ..runs.run_directory import hold
 from ..tasks import Example, Task
 from .canonical import extracted, forms, votes
 from .lm_eval import export
-from .models import EvaluatedModel, ProblemSet, evaluated_models, of_task, problem_sets
+from .models import (
+    Answered,
+    Asked,
+    EvaluatedModel,
+    ProblemSet,
+    evaluated_models,
+    of_task,
+    problem_sets,
+)
 from .progress import Display
 from .results import figures
 from .settings import Decoding, EvalConfig
@@ -38,37 +46,6 @@ if TYPE_CHECKING:
     from ..data.scoring import Scorer
 
 RESULTS, SETTINGS = "results.json", "evaluation.json"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked of a policy at once: problems of a set, by their numbers in it."""
-
-    set: ProblemSet
-    decoding: Decoding
-    problems: Sequence[int]
-    examples: Sequence[Example]
-    seed: int
-
-
-@dataclass(frozen=True)
-class Answered:
-    """What a policy said to one problem: lists of its k responses, in order."""
-
-    responses: list[str]
-    tokens: list[int]  # of each response, how many
-    finished: list[bool]  # whether each came to an end of its own
-    # mean log-prob per token, nats; None where the engine does not say
-    logp: list[float] | None = None
-    # mean exact entropy per token, nats; None where it is not measured
-    entropy: list[float] | None = None
-    clusters: list[int] | None = None  # a number for each meaning; None where it is not measured
-    # mean over the prompt's own tokens, nats; None where it is not measured
-    prompt_entropy: float | None = None
-    base_prompt_entropy: float | None = None  # the same of the base model
-    # where the problem's environment gave them; None where the task's scorer does
-    scores: list[float] | None = None
-    failed: int = 0  # responses that had no score
 
 
 class Sampler(Protocol):

@@ -34,8 +34,8 @@ def expected_calibration_error(
         >>> round(expected_calibration_error([0.9, 0.9, 0.1, 0.1], [1, 0, 0, 0]), 6)
         0.25
     """
-    where, w = "expected_calibration_error", np.ones(np.shape(confidence))
-    w = w if weights is None else weights
+    where = "expected_calibration_error"
+    w = np.ones(np.shape(confidence)) if weights is None else weights
     p, s, w = number_lists(where, finite=False, confidence=confidence, score=score, weights=w)
     if not ((p >= 0) & (p <= 1)).all():
         raise ValueError(f"{where}: confidence must lie in [0, 1]")
