@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from .._text import printable
-from ..logs.run import Run, broken_notes
+from ..logs.run import ENTROPIES, Run, broken_notes
 from .causes import Cause
 from .checks import causes_of
 from .events import WORST, Event, Severity, events_of, sentence
 from .remedies import Remedy, remedies_of
-from .signals import ENTROPIES, signal
+from .signals import signal
 from .verdict import FEWEST, SURE, Judged, judge
 
 # what no trainer logs by itself and a cause could be read from -> the keys of `ALIASES`
@@ -259,8 +260,27 @@ def _span(judged: Judged) -> str:
     return span if last - first + 1 == logged else f"{span}, {logged} of them logged"
 
 
-def diagnose_run(run: Run) -> Diagnosis:
-    """The diagnosis of a run that is already read, ours or another trainer's."""
+def diagnose(
+    run: str | Path | Run, format: str | None = None, columns: Mapping[str, str] | None = None
+) -> Diagnosis:
+    """What became of a run's entropy, what went with it, and what to try.
+
+    Args:
+        run: a run directory, another trainer's log or output directory, or a run already read.
+        format: how to read it; None tells it by the contents (`entrostat report --help`).
+        columns: a table's own names of "step", "entropy" and "score".
+
+    Raises:
+        ValueError: nothing in it can be read.
+
+    Example:
+        >>> import entrostat as es
+        >>> print(es.diagnose("outputs/checkpoint-500"))  # doctest: +SKIP
+    """
+    if not isinstance(run, Run):
+        from ..logs.importers import read
+
+        run = read(run, format, columns)
     entropy, score = signal(run, "entropy"), signal(run, "score")
     if entropy is None:
         judged = Judged("cannot tell", 1.0)

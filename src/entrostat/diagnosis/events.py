@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..logs.run import Run
-from .signals import ENTROPIES, signal
+from ..logs.run import DECISIVE, ENTROPIES, Run
+from .signals import signal
 from .verdict import DIED, HURT, ROSE, Judged, Score
 
 Severity = Literal["broken", "bad", "watch", "unknown", "fine"]
@@ -110,7 +110,7 @@ def _stays(below: NDArray[np.bool_]) -> int:
 
 
 def _broken(run: Run) -> Event | None:
-    name = next((name for name in (*ENTROPIES, "reward/mean") if name in run.broken), None)
+    name = next((name for name in DECISIVE if name in run.broken), None)
     if name is None:
         return None
     at, who = run.broken[name], "entropy" if name in ENTROPIES else "the reward"

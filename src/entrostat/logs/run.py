@@ -30,8 +30,9 @@ Lines = list[dict[str, Any]]
 
 INDEX = "study.json"  # what a study writes beside its runs
 MOST = 2**53  # iterations: a larger number is no count
-_DECISIVE = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean")  # trainers log others
-# that are NaN in a run that is well, as a mean over no token
+ENTROPIES = ("entropy/exact", "entropy/nll", "entropy/logged")  # from the truest on
+# other metrics are NaN also in a run that is well, as a mean over no token
+DECISIVE = (*ENTROPIES, "reward/mean")
 
 
 @dataclass(frozen=True)
@@ -274,7 +275,7 @@ def broken_notes(found: Mapping[str, int]) -> list[str]:
     return [
         f"{key} is no finite number from iteration {found[key]} on: what is shown as its end is "
         "what it was before."
-        for key in _DECISIVE if key in found
+        for key in DECISIVE if key in found
     ]  # fmt: skip
 
 
