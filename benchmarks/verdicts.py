@@ -38,7 +38,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 import planted_runs
-from entrostat.diagnosis import Diagnosis, diagnose, diagnose_run, judge
+from entrostat.diagnosis import Diagnosis, diagnose, judge
 from entrostat.diagnosis.verdict import Judged
 from entrostat.logs.run import Run
 
@@ -81,7 +81,7 @@ def recorded(file: Path) -> list[Case]:
             for line, value in zip(rows, several, strict=True):
                 line[name] = value
         run = Run(Path(row["name"]), row["config"], "", "", rows, [], ())
-        said = diagnose_run(run)
+        said = diagnose(run)
         cases.append(Case(row["name"], row["verdict"], None, row.get("cause"), len(rows), said))
     return cases
 

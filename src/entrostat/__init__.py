@@ -27,37 +27,25 @@ if TYPE_CHECKING:
     from .tasks import Example, Task, make_task
     from .trainers.lab import train
 
-_HOME = {
-    "advantages": ".core.advantages",
-    "Terms": ".core.batch",
-    "TokenBatch": ".core.batch",
-    "TrainConfig": ".config",
-    "Diagnosis": ".diagnosis",
-    "diagnose": ".diagnosis",
+_NAMES = {
+    ".config": "TrainConfig",
+    ".core.advantages": "advantages",
+    ".core.batch": "Terms TokenBatch",
+    ".core.objective": "LossOutput Objective make_objective",
+    ".core.stats": "TokenStats token_stats token_stats_from_logits",
+    ".diagnosis": "Diagnosis diagnose",
+    ".grading": "grade",
+    ".logs.rollouts": "Rollouts load_rollouts",
+    ".method": "Method MethodInfo methods register",
+    ".report.notebook": "compare load_run load_runs plot",
+    ".tasks": "Example Task make_task",
+    ".trainers.lab": "train",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {
     "dynamics": ".dynamics",
     "law": ".law",
     "metrics": ".evaluation.metrics",
-    "grade": ".grading",
-    "train": ".trainers.lab",
-    "Rollouts": ".logs.rollouts",
-    "load_rollouts": ".logs.rollouts",
-    "Method": ".method",
-    "MethodInfo": ".method",
-    "methods": ".method",
-    "register": ".method",
-    "LossOutput": ".core.objective",
-    "Objective": ".core.objective",
-    "make_objective": ".core.objective",
-    "compare": ".report.notebook",
-    "load_run": ".report.notebook",
-    "load_runs": ".report.notebook",
-    "plot": ".report.notebook",
-    "TokenStats": ".core.stats",
-    "token_stats": ".core.stats",
-    "token_stats_from_logits": ".core.stats",
-    "Example": ".tasks",
-    "Task": ".tasks",
-    "make_task": ".tasks",
     "testing": ".testing",
 }
 
@@ -66,10 +54,12 @@ install()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name in _MODULES:
+        value = import_module(_MODULES[name], __name__)
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name], __name__), name)
+    else:
         raise AttributeError(f"module 'entrostat' has no attribute {name!r}")
-    module = import_module(_HOME[name], __name__)
-    value = module if name in ("metrics", "dynamics", "law", "testing") else getattr(module, name)
     globals()[name] = value
     return value
 

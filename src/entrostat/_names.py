@@ -51,7 +51,6 @@ def close(given: str, names: Iterable[str], most: int = 3) -> list[str]:
 
 
 def nearest(given: str, names: Iterable[str]) -> str | None:
-    """The name that is spelled most like `given`, or None when none comes close."""
     return next(iter(close(given, names, 1)), None)
 
 

@@ -24,19 +24,12 @@ _NOT_THEIRS = (Path(__file__).parent, Path(importlib.__file__).parent)
 
 @dataclass(frozen=True)
 class Offer:
-    """A name that an installed package offers.
+    """A name that an installed package offers."""
 
-    Attributes:
-        kind: "method", "task" or "grader".
-        name: how it is asked for.
-        target: MODULE:NAME of what it stands for.
-        package: the distribution that was installed, with its version.
-    """
-
-    kind: str
-    name: str
-    target: str
-    package: str
+    kind: str  # "method", "task" or "grader"
+    name: str  # how it is asked for
+    target: str  # MODULE:NAME of what it stands for
+    package: str  # the distribution that was installed, with its version
 
     @property
     def whose(self) -> str:
@@ -80,14 +73,9 @@ def offered(kind: str, name: str) -> Offer | None:
 
 
 def find(name: str, what: str) -> tuple[ModuleType, str]:
-    """Import MODULE of "MODULE:NAME" from the current folder or what is installed.
+    """The module of "MODULE:NAME", in the current folder or installed, and NAME.
 
-    Args:
-        name: "MODULE:NAME".
-        what: what the name is for an error message: "task", "method".
-
-    Returns:
-        The module and NAME.
+    `what` is what the name is of, in an error message: "task", "method".
 
     Raises:
         ValueError: there is no such module, or importing it raised.

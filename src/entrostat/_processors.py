@@ -28,10 +28,7 @@ def processor_kind() -> str:
 
     Kernels are chosen by it, and those of two kinds round differently.
     """
-    try:
-        lines = _KIND.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
+    lines = _read(_KIND).splitlines()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(filter(None, named), "") or platform.processor() or platform.machine()
 
@@ -50,9 +47,9 @@ def free_memory() -> int | None:
             if version == 2
             else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         )
-        limit, held = (_words(group / name) for name in names[:2])
+        limit, held = (_read(group / name).split() for name in names[:2])
         if len(limit) == len(held) == 1 and limit[0].isdecimal() and held[0].isdecimal():
-            stat = _words(group / "memory.stat")
+            stat = _read(group / "memory.stat").split()
             cached = dict(zip(stat[::2], stat[1::2], strict=False)).get(names[2], "0")
             found.append(int(limit[0]) - int(held[0]) + int(cached))
     return min((max(0, each) for each in found if each is not None), default=None)
@@ -60,30 +57,26 @@ def free_memory() -> int | None:
 
 def kilobytes(path: Path, key: str) -> int | None:
     """Bytes in the line `KEY N kB` of a file under /proc; None where there is none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None
+    found = (line.split()[1] for line in _read(path).splitlines() if line.startswith(key))
+    return next((1024 * int(word) for word in found), None)
 
 
 def _quotas() -> Iterator[float]:
     """Processors' worth of time that each control group above this process grants."""
     for group, version in _groups("cpu"):
         if version == 2:
-            yield from _ratio(_words(group / "cpu.max"))
+            words = _read(group / "cpu.max").split()
         else:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            yield from _ratio([word for name in names for word in _words(group / name)])
+            words = [_read(group / name).strip() for name in names]
+        # without a bound a word is "max", or -1
+        if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
+            yield int(words[0]) / int(words[1])
 
 
 def _groups(controller: str) -> Iterator[tuple[Path, int]]:
     """The control groups above this process that bound a resource, and their version, 1 or 2."""
-    try:
-        own = _OWN.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):  # not Linux, or a path in no known encoding
-        own = ["0::/"]
-    for line in own:
+    for line in (_read(_OWN) or "0::/").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2, where groups above bound those below
             group = _CGROUPS / path.lstrip("/")
@@ -95,14 +88,9 @@ def _groups(controller: str) -> Iterator[tuple[Path, int]]:
                 yield one, 1
 
 
-def _words(file: Path) -> list[str]:
+def _read(file: Path) -> str:
+    """A file's text; "" where there is none, as on other systems than Linux."""
     try:
-        return file.read_text(encoding="utf-8").split()
-    except (OSError, ValueError):
-        return []
-
-
-def _ratio(words: list[str]) -> Iterator[float]:
-    """Quota over period; nothing where there is no bound ("max", -1)."""
-    if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
-        yield int(words[0]) / int(words[1])
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -45,13 +45,9 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def say(text: object = "", stream: Any = None) -> None:
-    """Print a line, or several.
+    """Print a line, or several, as `printable` has it; a stream of None is stdout.
 
     Whoever read it may have gone (`head`, a closed terminal): the work goes on without a reader.
-
-    Args:
-        text: anything; `printable` is applied to it.
-        stream: None takes stdout.
     """
     stream = stream or sys.stdout
     try:

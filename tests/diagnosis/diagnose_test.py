@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import entrostat as es
 from entrostat.cli import main
 from entrostat.config import TrainConfig
-from entrostat.diagnosis import diagnose, diagnose_run, judge
+from entrostat.diagnosis import diagnose, judge
 from entrostat.diagnosis.course import _cheapest as cheapest
 from entrostat.diagnosis.course import _costs as costs
 from entrostat.diagnosis.course import course, onset, thinned
@@ -185,7 +185,7 @@ def test_the_iterations_are_those_that_the_onset_counts_in(numbers, says):
     run = made(LATE)
     for row, number in zip(run.metrics, numbers, strict=True):
         row["iteration"] = number
-    assert says in diagnose_run(run).headline
+    assert says in diagnose(run).headline
 
 
 # ------------------------------------------------------------------ causes
@@ -213,7 +213,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_the_first_cause(name):
-    found = diagnose_run(made(LATE, **QUIET | FAULTS[name]))
+    found = diagnose(made(LATE, **QUIET | FAULTS[name]))
     assert found.verdict == "collapse"
     assert found.causes[0].name == name
     others = {cause.name for cause in found.causes[1:]}
@@ -224,14 +224,14 @@ def test_a_planted_fault_is_the_first_cause(name):
 def test_an_explosion_by_a_bonus():
     config = {"method": [{"name": "grpo"}, {"name": "entropy_bonus", "coef": 0.05}]}
     run = made(1.5 - FALL, config, **QUIET | {"cov__mean": -0.1})
-    found = diagnose_run(run)
+    found = diagnose(run)
     assert (found.verdict, found.causes[0].name) == ("explosion", "entropy_bonus")
 
 
 def test_what_came_after_weighs_less():
     early, late = np.clip((np.arange(N) - 50) / 10, 0, 1), np.clip((np.arange(N) - 95) / 10, 0, 1)
     weights = [
-        next(c.weight for c in diagnose_run(made(LATE, **QUIET | {"rollout__truncated": 0.3 * x}))
+        next(c.weight for c in diagnose(made(LATE, **QUIET | {"rollout__truncated": 0.3 * x}))
              .causes if c.name == "truncation")
         for x in (early, late)
     ]  # fmt: skip
@@ -239,7 +239,7 @@ def test_what_came_after_weighs_less():
 
 
 def test_a_run_that_held_has_no_causes_and_no_advice():
-    found = diagnose_run(made(noisy(np.full(N, 0.9)), **QUIET | FAULTS["truncation"]))
+    found = diagnose(made(noisy(np.full(N, 0.9)), **QUIET | FAULTS["truncation"]))
     assert (found.verdict, found.causes, found.remedies) == ("held", (), ())
 
 
@@ -250,7 +250,7 @@ DEAD = np.where(np.arange(N) < 1, 0.44, np.where(np.arange(N) < 2, 0.09, 0.0))
 def test_a_policy_that_died_at_its_entropy_is_not_called_well(reward):
     """Seen in the study: the reward from .44 to 0 in two iterations, the entropy as before."""
     level = noisy(np.full(N, 0.9))
-    found = diagnose_run(made(level, **QUIET | {"reward__mean": reward, "optim__lr": 3e-4}))
+    found = diagnose(made(level, **QUIET | {"reward__mean": reward, "optim__lr": 3e-4}))
     assert (found.verdict, found.causes[0].name) == ("held", "score_lost")
     assert "Nothing to change" not in str(found)
     assert "--optim.lr 3e-05" in found.remedies[0].paste
@@ -269,7 +269,7 @@ def test_a_policy_that_died_at_its_entropy_is_not_called_well(reward):
     ],
 )
 def test_a_score_that_is_low_or_noisy_is_not_lost(reward):
-    found = diagnose_run(made(noisy(np.full(N, 0.9)), **QUIET | {"reward__mean": reward}))
+    found = diagnose(made(noisy(np.full(N, 0.9)), **QUIET | {"reward__mean": reward}))
     assert (found.verdict, found.causes, found.remedies) == ("held", (), ())
 
 
@@ -278,9 +278,9 @@ def test_names_of_other_trainers():
         LATE, source="TRL", reward__mean=0.4,
         sampling__sampling_logp_difference__mean=0.01 + AFTER,
     )  # fmt: skip
-    assert diagnose_run(trl).causes[0].name == "sampler_mismatch"
+    assert diagnose(trl).causes[0].name == "sampler_mismatch"
     verl = made(LATE, source="veRL", actor__ppo_kl=0.0, actor__pg_clipfrac=0.0)
-    assert diagnose_run(verl).causes[0].name == "ratio_one"
+    assert diagnose(verl).causes[0].name == "ratio_one"
 
 
 # ------------------------------------------------------------------ remedies
@@ -294,7 +294,7 @@ def test_lab_lines_are_taken(name, tmp_path, monkeypatch):
     (tmp_path / "a" / "config.toml").write_text(config.to_toml())
     run = made(LATE, {"sampling": {"rollouts": 8, "max_new_tokens": 9}, "task": {"name": "words"}},
                path=str(tmp_path / "a"), **QUIET | FAULTS[name])  # fmt: skip
-    remedies = diagnose_run(run).remedies
+    remedies = diagnose(run).remedies
     assert remedies
     taken = []
 
@@ -320,7 +320,7 @@ def test_trl_lines_run():
     import trl
 
     remedy = next(
-        r for r in diagnose_run(made(LATE, source="TRL", **QUIET)).remedies if "own" in r.paste
+        r for r in diagnose(made(LATE, source="TRL", **QUIET)).remedies if "own" in r.paste
     )
     args = trl.GRPOConfig("out", use_cpu=True, bf16=False, report_to="none")
     lines = remedy.paste.splitlines()
@@ -343,7 +343,7 @@ def test_trl_lines_run():
 )
 def test_trainers_without_our_objective_get_their_own_levers(source, fault, says, paste):
     run = made(LATE, source=source, **QUIET | (FAULTS[fault] if fault else {}))
-    remedy = diagnose_run(run).remedies[0]
+    remedy = diagnose(run).remedies[0]
     assert says in remedy.what
     assert paste in remedy.paste
     assert bool(paste) == bool(remedy.paste)
@@ -453,18 +453,18 @@ def test_what_was_left_out_is_said(tmp_path, capsys):
 
 
 def test_a_negative_entropy_has_no_verdict():
-    found = diagnose_run(made(noisy(-0.9 + 0.005 * np.arange(60)), source="a table"))
+    found = diagnose(made(noisy(-0.9 + 0.005 * np.arange(60)), source="a table"))
     assert (found.verdict, found.severity) == ("cannot tell", "unknown")
     assert found.headline.startswith("Entropy has the wrong sign. Its negative is logged")
 
 
 def test_where_a_run_ends_is_no_low_on_its_way():
     H = [0.891, 0.911, 0.907, 0.889, 0.883, 0.446, 0.251, 0.164, 0.129, 0.113, 0.104, 0.104]
-    assert diagnose_run(made(H)).judged.peak is None
+    assert diagnose(made(H)).judged.peak is None
 
 
 def test_a_score_below_zero_that_was_lost():
-    found = diagnose_run(made([0.9] * 100, **{"reward/mean": np.linspace(-2, -10, 100)}))
+    found = diagnose(made([0.9] * 100, **{"reward/mean": np.linspace(-2, -10, 100)}))
     assert "more than half of the way to its lowest for good" in found.headline
 
 

@@ -23,11 +23,10 @@ from builders import json_lines, refused
 from entrostat.cli import main
 from entrostat.data.seeds import uniform
 from entrostat.evaluation import lm_eval
-from entrostat.evaluation.evaluate import plan, run_evaluation
 from entrostat.evaluation.evaluator import LabSampler, fingerprint, load, mean_pooled
-from entrostat.evaluation.models import evaluated_models, problem_sets
+from entrostat.evaluation.models import Asked, evaluated_models, problem_sets
 from entrostat.evaluation.progress import Display
-from entrostat.evaluation.runner import Asked
+from entrostat.evaluation.runner import plan, run_evaluation
 from entrostat.evaluation.settings import PRESETS, Decoding, EvalConfig
 from entrostat.evaluation.vllm import VllmSampler
 from entrostat.models.policy import Policy

@@ -24,7 +24,7 @@ import pytest
 
 from builders import refused
 from entrostat.cli import main
-from entrostat.diagnosis import Diagnosis, diagnose, diagnose_run
+from entrostat.diagnosis import Diagnosis, diagnose
 from entrostat.logs.importers import read, read_all
 from entrostat.logs.run import Run
 from paths import ROOT, TESTS
@@ -255,7 +255,7 @@ def test_a_second_run_in_one_file_is_another_run(tmp_path):
     assert [run.name for run in runs] == ["train.log, run 1 of 2", "train.log, run 2 of 2"]
     assert runs[1].series("entropy/exact")[1][0] == 0.901
     assert skipped == ()
-    assert [diagnose_run(run).verdict for run in runs] == ["explosion", "held"]
+    assert [diagnose(run).verdict for run in runs] == ["explosion", "held"]
 
 
 def test_a_resumed_run_is_one_and_its_later_values_win(tmp_path):

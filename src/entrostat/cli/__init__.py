@@ -10,7 +10,7 @@ from .._names import unknown
 from .._text import open_streams, say
 from .._version import __version__
 from ..errors import RunStopped
-from . import catalogue, doctor, evaluate, models, runs, studies, tasks, training, watch
+from . import catalogue, doctor, evaluate, models, runs, studies, tasks, training
 from .terminal import show_warning, tell
 
 _HELP = """\
@@ -57,7 +57,7 @@ _VERBS: dict[str, tuple[Verb, str, bool]] = {
     "model": (models.model_verb, models.MODEL, True),
     "report": (runs.report_verb, runs.REPORT, False),
     "diagnose": (runs.diagnose_verb, runs.DIAGNOSE, False),
-    "watch": (watch.watch_verb, watch.WATCH, False),
+    "watch": (runs.watch_verb, runs.WATCH, False),
     "law": (runs.law_verb, runs.LAW, False),
     "pretrain": (training.pretrain_verb, training.PRETRAIN, True),
 }

@@ -111,10 +111,7 @@ def _of_run(path: str, others: list[str]) -> list[Finding]:
 
 
 def _of_config(given: Mapping[str, Any], args: list[str], prompts: int | None) -> list[Finding]:
-    from ..config import check_model
-
     config = configured(given, args, "entrostat doctor", DOCTOR)
-    check_model(config.model)
     from ..diagnosis.doctor import PROMPTS, rollouts_at
     from ..trainers.lab import examine
 

@@ -98,7 +98,7 @@ def eval_verb(args: list[str]) -> int:
 
         use(config.scoring.sandbox)
     quiet_libraries()
-    from ..evaluation.evaluate import plan
+    from ..evaluation.runner import plan
 
     def check(run: TrainConfig) -> None:
         if not given["trust-code"]:
@@ -108,8 +108,8 @@ def eval_verb(args: list[str]) -> int:
 
     import torch
 
-    from ..evaluation.evaluate import run_evaluation
     from ..evaluation.progress import Display
+    from ..evaluation.runner import run_evaluation
     from ..report.evaluation import write_page
 
     try:
@@ -211,31 +211,26 @@ def over_verb(args: list[str]) -> int:
 
 
 def _show_over(one: OfSet) -> None:
-    from rich.markup import escape
-
     from ..evaluation.checkpoint_correlation import ENTROPIES
-    from ..study.tables import plain_table
+    from ..study.tables import print_numbers
 
     across = "" if len(one.runs) == 1 else f" of {len(one.runs)} runs"
     say(f"{one.name}: {len(one.points)} checkpoints{across}")
-    table = plain_table("Spearman's correlation with the entropy of ...")
-    table.add_column("figure", overflow="fold")
-    for kind in ENTROPIES:
-        table.add_column(kind, justify="right", no_wrap=True)
-        if across:
-            table.add_column("mean\nof runs", justify="right", no_wrap=True)
+    rows = []
     for figure in (figure for figure in one.pooled if _listed(figure, one.score)):
-        cells = []
+        row = [figure]
         for kind in ENTROPIES:
             found, mean = one.pooled[figure].get(kind), one.mean_of_runs(figure, kind)
-            cells.append("-")
+            row.append("-")
             if found is not None:
-                cells[-1] = f"{found.rho:+.3f}\n[dim]p {_p(found.p)}, n {found.n}[/]"
+                row[-1] = f"{found.rho:+.3f}\n[dim]p {_p(found.p)}, n {found.n}[/]"
             if across:
-                cells.append("-" if mean is None else f"{mean:+.3f}")
-        table.add_row(escape(figure), *cells)
-    if table.row_count:
-        console().print(table)
+                row.append("-" if mean is None else f"{mean:+.3f}")
+        rows.append(row)
+    head = [each for kind in ENTROPIES for each in (kind, "mean\nof runs")[: 2 if across else 1]]
+    if rows:
+        title = "Spearman's correlation with the entropy of ..."
+        print_numbers(title, ["figure", *head], rows)
     words = {"cumulative": "cumulative entropy", "iteration": "the iteration"}
     for key, found in one.shared.items():
         say(

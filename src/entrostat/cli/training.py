@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -229,11 +228,6 @@ def train_verb(args: list[str]) -> int:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     import torch
 
-    from ..core.objective import make_objective
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `train` builds it again and says them
-        make_objective(config.method, advantage=config.advantage, updates=config.updates)
     if main and run is None:
         from ..diagnosis.doctor import preflight
 

@@ -22,8 +22,6 @@ LEAST = 0.1  # of a cause's weight: what is less plain is not spoken of
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found."""
-
     level: Level  # "skipped" where the check has nothing to look at
     evidence: str  # in words, with its numbers; of what is skipped, why
     fix: str = ""  # what to do, where something is wrong
@@ -111,7 +109,7 @@ TABLE = (
 )  # fmt: skip
 
 
-def causes_of(run: Run, judged: Judged, events: tuple[Event, ...] = ()) -> tuple[Cause, ...]:
+def causes_of(run: Run, judged: Judged, events: tuple[Event, ...]) -> tuple[Cause, ...]:
     """Causes of what a run's entropy did, the plainest first.
 
     Of a run that held, or of which nothing can be said, only what took its score, its length or

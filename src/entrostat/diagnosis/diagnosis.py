@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from .._text import printable
-from ..logs.run import Run, broken_notes
+from ..logs.run import ENTROPIES, Run, broken_notes
 from .causes import Cause
 from .checks import causes_of
 from .events import WORST, Event, Severity, events_of, sentence
 from .remedies import Remedy, remedies_of
-from .signals import ENTROPIES, signal
+from .signals import signal
 from .verdict import FEWEST, SURE, Judged, judge
 
 # what no trainer logs by itself and a cause could be read from -> the keys of `ALIASES`
@@ -60,10 +61,10 @@ class Diagnosis:
     judged: Judged
     causes: tuple[Cause, ...]
     remedies: tuple[Remedy, ...]
-    broken: int | None = None
-    events: tuple[Event, ...] = ()
-    missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    broken: int | None
+    events: tuple[Event, ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
 
     @property
     def verdict(self) -> str:
@@ -73,7 +74,7 @@ class Diagnosis:
     @property
     def severity(self) -> Severity:
         """Of the worst event: broken, bad, watch, unknown or fine."""
-        return self.events[0].severity if self.events else "unknown"
+        return self.events[0].severity
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -118,9 +119,9 @@ class Diagnosis:
     def detail(self) -> str:
         """The headline without its first word."""
         other = [e for e in self.events if e.name != self.verdict and e.what]
-        worst = self.events[0] if self.events else None
+        worst = self.events[0]
         told = [sentence(e.what) for e in other]
-        if worst is None or worst not in other:
+        if worst not in other:
             return " ".join([self._course(worst), *(f"{text}." for text in told)])
         bad = "nothing was learnt" if worst.name == "no_learning_signal" else BAD[worst.severity]
         course = [] if worst.name == "not_computed" else [self._course(None)]
@@ -130,9 +131,7 @@ class Diagnosis:
     @property
     def word(self) -> str:
         """What happened, in a few words, the worst first."""
-        if not self.events:
-            return self.verdict.capitalize()
-        worst = [e for e in self.events if e.severity == self.events[0].severity]
+        worst = [e for e in self.events if e.severity == self.severity]
         words = [e.word for e in worst if e.name != "cannot tell"] or ["Cannot tell"]
         if self.verdict in ("collapse", "explosion", "drift") and worst[0].name != self.verdict:
             own = next(e.word for e in self.events if e.name == self.verdict)
@@ -261,8 +260,27 @@ def _span(judged: Judged) -> str:
     return span if last - first + 1 == logged else f"{span}, {logged} of them logged"
 
 
-def diagnose_run(run: Run) -> Diagnosis:
-    """The diagnosis of a run that is already read, ours or another trainer's."""
+def diagnose(
+    run: str | Path | Run, format: str | None = None, columns: Mapping[str, str] | None = None
+) -> Diagnosis:
+    """What became of a run's entropy, what went with it, and what to try.
+
+    Args:
+        run: a run directory, another trainer's log or output directory, or a run already read.
+        format: how to read it; None tells it by the contents (`entrostat report --help`).
+        columns: a table's own names of "step", "entropy" and "score".
+
+    Raises:
+        ValueError: nothing in it can be read.
+
+    Example:
+        >>> import entrostat as es
+        >>> print(es.diagnose("outputs/checkpoint-500"))  # doctest: +SKIP
+    """
+    if not isinstance(run, Run):
+        from ..logs.importers import read
+
+        run = read(run, format, columns)
     entropy, score = signal(run, "entropy"), signal(run, "score")
     if entropy is None:
         judged = Judged("cannot tell", 1.0)
@@ -270,9 +288,7 @@ def diagnose_run(run: Run) -> Diagnosis:
         judged = Judged("cannot tell", 1.0, iterations=len(entropy), first=0.0, last=0.0)
     else:
         scores = [] if score is None else list(score.y)
-        targets = [str(table.get("target")) for table in run.method_tables]
-        other = any(target.startswith("perplexity") for target in targets)  # runs of older versions
-        goal = [] if other else run.series("control/target")[1]
+        goal = run.series("control/target")[1]
         judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, goal)
     events = events_of(run, judged)
     causes = causes_of(run, judged, events)

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..logs.run import Run
-from .signals import ENTROPIES, signal
+from ..logs.run import DECISIVE, ENTROPIES, Run
+from .signals import signal
 from .verdict import DIED, HURT, ROSE, Judged, Score
 
 Severity = Literal["broken", "bad", "watch", "unknown", "fine"]
@@ -25,14 +25,11 @@ LOW = 0.5  # nats: an entropy that rose and is below this is still low
 
 
 def sentence(clause: str) -> str:
-    """A clause with which a sentence begins."""
     return clause[:1].upper() + clause[1:]
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened."""
-
     name: str  # a word for programs, `score_lost` say
     word: str  # the same for readers, as a headline has it
     severity: Severity
@@ -113,7 +110,7 @@ def _stays(below: NDArray[np.bool_]) -> int:
 
 
 def _broken(run: Run) -> Event | None:
-    name = next((name for name in (*ENTROPIES, "reward/mean") if name in run.broken), None)
+    name = next((name for name in DECISIVE if name in run.broken), None)
     if name is None:
         return None
     at, who = run.broken[name], "entropy" if name in ENTROPIES else "the reward"

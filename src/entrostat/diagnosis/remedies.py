@@ -28,8 +28,6 @@ FIRST = ("no_learning_signal", "length_collapse", "not_computed")  # before any 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change to try."""
-
     cause: str  # name of the cause or event it is for
     what: str  # a sentence that says what it changes and what one would see
     paste: str  # lines for the trainer that wrote the run; empty where none is known
@@ -41,7 +39,7 @@ Make = Callable[[Run, Judged], Made | None]
 
 
 def remedies_of(
-    run: Run, judged: Judged, causes: Sequence[Cause], events: Sequence[Event] = ()
+    run: Run, judged: Judged, causes: Sequence[Cause], events: Sequence[Event]
 ) -> tuple[Remedy, ...]:
     """What to try against the worst event and the plainest causes, each once, the first first."""
     ends = [e.name for e in events if e.severity == "broken" or e.name == "not_computed"]

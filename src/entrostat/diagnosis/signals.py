@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..logs.importers.names import ALIASES, folded
-from ..logs.run import Run
+from ..logs.run import ENTROPIES, Run
 from .course import Array, moving_mean
 
 HUGE = 1e12  # a larger number in a log is none
 TENTH = 10
-ENTROPIES = ("entropy/exact", "entropy/nll", "entropy/logged")
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Signal:
 
     @property
     def smooth(self) -> Array:
-        """Means of a moving tenth."""
         return moving_mean(self.y, self._tenth)
 
     @property

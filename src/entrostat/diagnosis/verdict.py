@@ -50,8 +50,6 @@ class Movement:
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict and what it was read from."""
-
     verdict: Verdict
     confidence: float  # share of the resampled courses with the same verdict, 0 to 1
     others: tuple[tuple[Verdict, float], ...] = ()  # of the rest, most frequent first

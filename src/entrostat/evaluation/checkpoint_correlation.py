@@ -48,8 +48,6 @@ _NO_FIGURE = re.compile(r"iteration|prompts|problems|k|failed|n|(base_)?prompt_e
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A policy on a set."""
-
     run: str  # its run's name
     iteration: int  # iterations that made it
     figures: Mapping[str, float]  # avg@16, pass@16, ... of the evaluation.
@@ -86,8 +84,6 @@ class Shared:
 
 @dataclass(frozen=True)
 class OfSet:
-    """What the checkpoints say on one set."""
-
     name: str
     points: tuple[Checkpoint, ...]  # checkpoints of all runs
     # figure -> kind of entropy -> correlation over all of them

@@ -21,6 +21,7 @@ from ..data.generation import Answers, answer
 from ..data.prompts import encode, new_tokens, stop_strings, turns_of, uses_chat
 from ..data.seeds import uniform
 from ..errors import RunStopped
+from ..logs.lines import finite
 from ..models.capabilities import is_small
 from ..models.hardware import choose_precision, choose_threads
 from ..models.loading import load_policy
@@ -28,8 +29,7 @@ from ..models.policy import Policy
 from ..models.rollout import Sequences
 from ..runs import checkpoint as checkpoints
 from .in_training import prompt_entropies
-from .models import EvaluatedModel, ProblemSet
-from .runner import Answered, Asked
+from .models import Answered, Asked, EvaluatedModel, ProblemSet
 from .settings import Decoding, EvalConfig
 
 Say = Callable[[str], None]
@@ -135,14 +135,15 @@ class LabSampler(SetSettings):
             policy, own, one.task, one.split, asked.examples, prompts, rollouts=k,
             generator=numbers, training=False, where=one.name, on_progress=on_tokens,
         )  # fmt: skip
-        of_prompts = prompt_entropies(policy, prompts, own).tolist()
-        base = self._base
-        of_base = None if base is None else prompt_entropies(base, prompts, own).tolist()
+        of_prompts = finite(prompt_entropies(policy, prompts, own).tolist())
+        of_base: list[float | None] = [None] * len(prompts)
+        if self._base is not None:
+            of_base = finite(prompt_entropies(self._base, prompts, own).tolist())
         return self._answered(said, own.sampling.temperature, k, of_prompts, of_base)
 
     def _answered(
-        self, said: Answers, temperature: float, k: int, of_prompts: list[float],
-        of_base: list[float] | None,
+        self, said: Answers, temperature: float, k: int, of_prompts: list[float | None],
+        of_base: list[float | None],
     ) -> list[Answered]:  # fmt: skip
         sequences, config = said.sequences, self._config
         stats = self._policy.measure(sequences, temperature, config.micro_batch)
@@ -160,7 +161,7 @@ class LabSampler(SetSettings):
                 said.texts[rows], tokens[rows].tolist(), sequences.finished[rows].tolist(),
                 logp[rows], entropy[rows], prompt_entropy=own,
                 clusters=None if vectors is None else clusters(vectors[rows], distance),
-                base_prompt_entropy=None if of_base is None else of_base[i],
+                base_prompt_entropy=of_base[i],
             )  # fmt: skip
             if said.judged is not None:
                 rewards, reasons = zip(*said.judged[rows], strict=True)
@@ -193,14 +194,10 @@ def mean_pooled(policy: Policy, sequences: Sequences, micro_batch: int) -> Tenso
 
 
 def clusters(embeddings: ArrayLike, distance: float) -> list[int]:
-    """A number for the meaning of each response, counted in the order of their appearance.
+    """A number for the meaning of each response [k, D], counted in the order of their appearance.
 
     Agglomerative clustering with average linkage: two clusters become one while the mean cosine
-    distance between their members is at most `distance`.
-
-    Args:
-        embeddings: [k, D], one per response, finite; a row of zeros is at distance 1 from others.
-        distance: in [0, 2]; at 0 only equal directions are one.
+    distance between their members is at most `distance`, 0 to 2; a row of zeros is 1 from others.
 
     Example:
         >>> clusters([[1, 0], [0, 1], [1, 0.01]], 0.1)

@@ -16,6 +16,7 @@ from ..errors import extra
 from .statistics import auroc as auroc
 from .statistics import expected_calibration_error as expected_calibration_error
 from .statistics import maj_at_k as maj_at_k
+from .statistics import number_lists
 
 Response = str | Sequence[Hashable]  # a text, or its tokens
 
@@ -198,7 +199,7 @@ def mutual_information(
         0.693147
     """
     where = "mutual_information"
-    first, second = _pair(where, x=x, y=y)
+    first, second = number_lists(where, x=x, y=y)
     grid = bins if isinstance(bins, tuple) else (bins, bins)
     if len(grid) != 2:
         raise ValueError(f"{where}: bins must be one number or (of x, of y), got {bins!r}")
@@ -268,7 +269,7 @@ def calibration(logp: ArrayLike, score: ArrayLike, bins: int = 30) -> Calibratio
         >>> round(c.gap, 6), c.auc
         (0.2, 0.75)
     """
-    values, scores = _pair("calibration", logp=logp, score=score)
+    values, scores = number_lists("calibration", logp=logp, score=score)
     if values.max() > 1e-3:  # log-probs near 0 may round to above it
         raise ValueError(
             f"calibration: logp[{int(values.argmax())}] is {values.max():g}, above 0; give "
@@ -347,28 +348,3 @@ def _closest_other(length: int, lengths: Counter[int]) -> int:
 def _check_count(where: str, value: Any, name: str) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{where}: {name} must be a whole number of 1 or more, got {value!r}")
-
-
-def _pair(where: str, **lists: ArrayLike) -> list[NDArray[np.float64]]:
-    found = [_numbers(where, name, values) for name, values in lists.items()]
-    (first, a), (second, b) = ((name, len(one)) for name, one in zip(lists, found, strict=True))
-    if a != b:
-        raise ValueError(
-            f"{where}: {first} has {a} values and {second} {b}; give both of the same points"
-        )
-    return found
-
-
-def _numbers(where: str, name: str, values: ArrayLike) -> NDArray[np.float64]:
-    array = np.array(values, dtype=np.float64)
-    if array.ndim != 1 or not array.size:
-        raise ValueError(
-            f"{where}: {name} must be one list of numbers, got the shape {array.shape}; give one "
-            "number per point"
-        )
-    if not np.isfinite(array).all():
-        place = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise ValueError(
-            f"{where}: {name}[{place}] is {array[place]}; leave such points out of both lists"
-        )
-    return array

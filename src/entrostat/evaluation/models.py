@@ -1,4 +1,4 @@
-"""What is evaluated, a model or a run as it stood at one of its checkpoints; and on which sets."""
+"""What is evaluated, a model or a run at a checkpoint, on which sets; what it is asked and says."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .._names import unknown
 from ..config import TrainConfig, check_model, from_dict, load
 from ..logs.lines import read_json
 from ..logs.run import called
-from ..tasks import Task, make_task, task_class
+from ..tasks import Example, Task, make_task, task_class
 from ..tasks.rows import SUFFIXES
-from .settings import ENDLESS
+from .settings import ENDLESS, Decoding
 
 FINAL = "final"
 KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps one)"}
@@ -40,12 +40,10 @@ class EvaluatedModel:
 
 
 def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[EvaluatedModel]:
-    """What words of the command line name.
+    """What words of the command line name: MODEL, RUN or RUN@CHECKPOINT (`entrostat eval --help`).
 
-    MODEL is a directory, a name of `entrostat model` or of the hub. RUN is a run's directory, which
-    stands for its final model; RUN@ITERATION for one of its checkpoints, RUN@0 for the model that
-    it began with, RUN@best for the best checkpoint that it kept. With `checkpoints` each RUN stands
-    for all of its checkpoints, the model it began with first and the final one last.
+    With `checkpoints` each RUN stands for all of its checkpoints, the model it began with first and
+    the final one last.
     """
     found: dict[str, EvaluatedModel] = {}
     for one in (one for spec in specs for one in _of(spec, checkpoints)):
@@ -124,8 +122,6 @@ def _safe(text: str) -> str:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """Problems of one split of a task."""
-
     name: str  # NAME/SPLIT, as results call it; of a bare file, all of which is asked, its own
     task: Task
     split: str
@@ -145,6 +141,37 @@ class ProblemSet:
         if size is None:
             return ENDLESS if most is None else most
         return size if most is None else min(size, most)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a policy at once: problems of a set, by their numbers in it."""
+
+    set: ProblemSet
+    decoding: Decoding
+    problems: Sequence[int]
+    examples: Sequence[Example]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a policy said to one problem: lists of its k responses, in order."""
+
+    responses: list[str]
+    tokens: list[int]  # of each response, how many
+    finished: list[bool]  # whether each came to an end of its own
+    # mean log-prob per token, nats; None where the engine does not say
+    logp: list[float] | None = None
+    # mean exact entropy per token, nats; None where it is not measured
+    entropy: list[float] | None = None
+    clusters: list[int] | None = None  # a number for each meaning; None where it is not measured
+    # mean over the prompt's own tokens, nats; None where it is not measured
+    prompt_entropy: float | None = None
+    base_prompt_entropy: float | None = None  # the same of the base model
+    # where the problem's environment gave them; None where the task's scorer does
+    scores: list[float] | None = None
+    failed: int = 0  # responses that had no score
 
 
 def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[ProblemSet]:

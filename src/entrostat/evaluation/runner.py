@@ -1,4 +1,4 @@
-"""Asking a policy the problems of a set, a few at a time, each kept as soon as it is scored.
+"""`entrostat eval`: models times sets, each asked a few problems at a time, kept once scored.
 
 Every problem's samples come from random numbers of its own, (seed, set, problem, sample), so that
 neither the problems beside it nor more samples change them; what is left is rounding, since a
@@ -13,19 +13,31 @@ is dropped, and its problem asked again.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..config import TrainConfig
+from ..errors import need
 from ..logs.files import make_directory, replacing
-from ..logs.lines import JsonLines, finite, read_json
+from ..logs.lines import JsonLines, read_json
 from ..runs.run_directory import hold
 from ..tasks import Example, Task
 from .canonical import extracted, forms, votes
-from .models import ProblemSet
+from .lm_eval import export
+from .models import (
+    Answered,
+    Asked,
+    EvaluatedModel,
+    ProblemSet,
+    evaluated_models,
+    of_task,
+    problem_sets,
+)
 from .progress import Display
 from .results import figures
 from .settings import Decoding, EvalConfig
@@ -34,37 +46,6 @@ if TYPE_CHECKING:
     from ..data.scoring import Scorer
 
 RESULTS, SETTINGS = "results.json", "evaluation.json"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked of a policy at once: problems of a set, by their numbers in it."""
-
-    set: ProblemSet
-    decoding: Decoding
-    problems: Sequence[int]
-    examples: Sequence[Example]
-    seed: int
-
-
-@dataclass(frozen=True)
-class Answered:
-    """What a policy said to one problem: lists of its k responses, in order."""
-
-    responses: list[str]
-    tokens: list[int]  # of each response, how many
-    finished: list[bool]  # whether each came to an end of its own
-    # mean log-prob per token, nats; None where the engine does not say
-    logp: list[float] | None = None
-    # mean exact entropy per token, nats; None where it is not measured
-    entropy: list[float] | None = None
-    clusters: list[int] | None = None  # a number for each meaning; None where it is not measured
-    # mean over the prompt's own tokens, nats; None where it is not measured
-    prompt_entropy: float | None = None
-    base_prompt_entropy: float | None = None  # the same of the base model
-    # where the problem's environment gave them; None where the task's scorer does
-    scores: list[float] | None = None
-    failed: int = 0  # responses that had no score
 
 
 class Sampler(Protocol):
@@ -110,10 +91,10 @@ def run_set(
                 "choose another --output, or remove that file"
             )
     group = max(1, config.batch // decoding.k)
-    display.problems(count - len(responses.missing(range(count))), count)
+    display.problems(len(responses.first(count)), count)
     for first in range(0, count, group):
         problems = range(first, min(first + group, count))
-        missing = responses.missing(problems)
+        missing = {*problems} - responses.lines.keys()
         if not missing:
             continue
         # all of the group, for the sake of the last bits
@@ -122,7 +103,7 @@ def run_set(
         answered = sampler(asked, display.tokens)
         lines = _lines(asked, answered, score)
         responses.add([line for line in lines if line["problem"] in missing])
-        display.problems(count - len(responses.missing(range(count))), count)
+        display.problems(len(responses.first(count)), count)
     lines = responses.first(count)
     return {
         "settings": settings,
@@ -156,7 +137,7 @@ def _lines(asked: Asked, answered: Sequence[Answered], score: Scorer) -> list[di
 
 
 def line_of(task: Task, problem: int, example: Example, one: Answered) -> dict[str, Any]:
-    """One problem's line of `responses/SET.jsonl`.
+    """One problem's line of `responses/SET.jsonl`: what was said, beside what it says.
 
     `forms` are the responses as answers are counted, `votes` what they vote for (`forms.votes`),
     `extracted` what the grader compares.
@@ -166,19 +147,11 @@ def line_of(task: Task, problem: int, example: Example, one: Answered) -> dict[s
         "problem": problem,
         "prompt": example.prompt,
         "answer": plain(example.answer),
-        "responses": one.responses,
+        **vars(one),
         "scores": scores,
-        "logp": one.logp,
-        "entropy": one.entropy,
-        "tokens": one.tokens,
-        "finished": one.finished,
         "forms": forms(task, one.responses),
         "votes": votes(task, one.responses, scores),
         "extracted": extracted(task, one.responses),
-        "clusters": one.clusters,
-        "prompt_entropy": finite(one.prompt_entropy),
-        "base_prompt_entropy": finite(one.base_prompt_entropy),
-        "failed": one.failed,
     }
 
 
@@ -234,9 +207,6 @@ class Store:
             text = json.dumps(value, indent=1, allow_nan=False)
             part.write_text(text + "\n", encoding="utf-8")
 
-    def results(self) -> dict[str, Any]:
-        return read_json(self.path / RESULTS)
-
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
@@ -258,9 +228,6 @@ class Responses:
             with replacing(path) as part:
                 part.write_bytes(whole)
 
-    def missing(self, problems: Iterable[int]) -> list[int]:
-        return [i for i in problems if i not in self.lines]
-
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
         """Keep problems that were answered; what was written before stays intact."""
         self._log.append(lines)
@@ -268,3 +235,89 @@ class Responses:
 
     def first(self, count: int) -> list[dict[str, Any]]:
         return [self.lines[i] for i in range(count) if i in self.lines]
+
+
+def plan(
+    specs: Sequence[str], config: EvalConfig, options: Mapping[str, Any], checkpoints: bool = False,
+    check: Callable[[TrainConfig], None] = lambda config: None,
+) -> tuple[list[EvaluatedModel], list[ProblemSet]]:  # fmt: skip
+    config.validate()
+    subjects = evaluated_models(specs, checkpoints)
+    if config.engine == "vllm" and len(subjects) > 1:
+        raise ValueError("--engine vllm holds one model in a process: evaluate one per command")
+    if config.on:
+        return subjects, problem_sets(config.names(), options)
+    if options:
+        raise ValueError("--task.KEY is a parameter of the sets: name them, --on NAME")
+    tasks = []
+    for one in subjects:
+        if one.config is None:
+            raise ValueError(f"{one.spec!r}: evaluate it on what? --on NAME, or several: NAME,NAME")
+        check(one.config)
+        tasks.append({key: value for key, value in one.config.task.items() if key != "seed"})
+        if tasks[-1] != tasks[0]:
+            raise ValueError(
+                f"{one.spec!r} was trained on {tasks[-1]['name']!r}, {subjects[0].spec!r} on "
+                f"{tasks[0]['name']!r}: say on what to evaluate them, --on NAME"
+            )
+    return subjects, of_task(tasks[0])
+
+
+def run_evaluation(
+    subjects: Sequence[EvaluatedModel],
+    sets: Sequence[ProblemSet],
+    config: EvalConfig,
+    display: Display,
+) -> tuple[Path, list[tuple[Path, dict[str, Any]]]]:
+    """Evaluate; the directory, and for each subject its own directory and results.
+
+    What was answered before an error is kept.
+    """
+    need("eval", "entrostat eval", "sacrebleu")
+    root = Path(config.output or "runs/eval")
+    if not config.output and len(subjects) == 1:
+        root = root / subjects[0].name
+    try:
+        make_directory(root)
+    except OSError as error:
+        raise ValueError(f"output {str(root)!r}: {error.strerror}") from None
+    results, base = [], None
+    if config.base:
+        from .evaluator import load
+
+        (model,) = evaluated_models([config.base])
+        display.note(f"base: {config.base}")
+        base = load(model, copy.deepcopy(config), display.note)
+    for one in subjects:
+        directory = root if len(subjects) == 1 else root / one.name
+        display.note(one.spec)
+        found = _evaluate(one, sets, copy.deepcopy(config), directory, display, base)
+        export(directory, found)
+        results.append((directory, found))
+    return root, results
+
+
+def _evaluate(
+    subject: EvaluatedModel, sets: Sequence[ProblemSet], config: EvalConfig, directory: Path,
+    display: Display, base: Any,
+) -> dict[str, Any]:  # fmt: skip
+    from ..data.scoring import Scorer
+
+    config.threads = config.threads or threads_of(directory)  # as before, to the last bit
+    if config.engine == "vllm":
+        from .vllm import VllmSampler
+
+        sampler = VllmSampler.of(subject, config, display.note)
+    else:
+        from .evaluator import LabSampler, load
+
+        sampler = LabSampler(load(subject, config, display.note), config, subject, base)
+    with Store(directory, sampler.identity() or subject.facts(), config.threads) as store:
+        found = dict(read_json(directory / RESULTS).get("sets", {}))
+        for one in sets:
+            with Scorer(one.task, config.scoring, display.note) as score:
+                display.begin(one.name)
+                found[one.name] = run_set(one, config, sampler, score, store, display)
+                display.end(one.name, found[one.name])
+            store.write(RESULTS, subject.facts() | {"sets": found})
+    return subject.facts() | {"sets": found}

@@ -14,8 +14,6 @@ ENDLESS = 100  # problems of a set without an end
 
 @dataclass(frozen=True)
 class Decoding:
-    """How responses are drawn."""
-
     k: int = 16  # responses per problem
     temperature: float = 1.0  # of sampling; log-probs and entropies are taken at it
     top_p: float = 1.0  # nucleus; log-probs and entropies stay those of the whole distribution
@@ -33,8 +31,6 @@ BENCHMARKS = (
 
 @dataclass(frozen=True)
 class Preset:
-    """How a paper evaluates."""
-
     where: str  # the paper and the place in it
     small: Decoding  # on AIME and AMC
     others: Decoding  # on any other set

@@ -34,13 +34,15 @@ def expected_calibration_error(
         >>> round(expected_calibration_error([0.9, 0.9, 0.1, 0.1], [1, 0, 0, 0]), 6)
         0.25
     """
-    p, right, w = _lists("expected_calibration_error", "confidence", confidence, score, weights, 1)
+    where = "expected_calibration_error"
+    w = np.ones(np.shape(confidence)) if weights is None else weights
+    p, s, w = number_lists(where, finite=False, confidence=confidence, score=score, weights=w)
     if not ((p >= 0) & (p <= 1)).all():
-        raise ValueError("expected_calibration_error: confidence must lie in [0, 1]")
+        raise ValueError(f"{where}: confidence must lie in [0, 1]")
     if bins < 1:
-        raise ValueError(f"expected_calibration_error: bins must be 1 or more, got {bins}")
+        raise ValueError(f"{where}: bins must be 1 or more, got {bins}")
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
-    gap = np.bincount(place, w * right, bins) - np.bincount(place, w * p, bins)
+    gap = np.bincount(place, w * (s >= 1), bins) - np.bincount(place, w * p, bins)
     return float(np.abs(gap).sum() / w.sum()) if w.sum() else np.nan
 
 
@@ -61,11 +63,11 @@ def auroc(value: ArrayLike, score: ArrayLike, weights: ArrayLike | None = None) 
         >>> auroc([0.1, 0.4, 0.3], [0, 1, 0])
         1.0
     """
-    v, right, w = _lists("auroc", "value", value, score, weights)
-    if np.isnan(v).any():
-        place = int(np.flatnonzero(np.isnan(v))[0])
-        raise ValueError(f"auroc: value[{place}] is nan; leave such responses out")
-    return weighted_auroc(v, right)(w)
+    w = np.ones(np.shape(value)) if weights is None else weights
+    v, s, w = number_lists("auroc", 0, False, value=value, score=score, weights=w)
+    if (bad := np.flatnonzero(np.isnan(v))).size:
+        raise ValueError(f"auroc: value[{bad[0]}] is nan; leave such responses out")
+    return weighted_auroc(v, s >= 1)(w)
 
 
 def weighted_auroc(
@@ -83,22 +85,29 @@ def weighted_auroc(
     return of
 
 
-def _lists(
-    where: str,
-    name: str,
-    value: ArrayLike,
-    score: ArrayLike,
-    weights: ArrayLike | None,
-    least: int = 0,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-    v, right = np.asarray(value, dtype=float), np.asarray(score, dtype=float) >= 1
-    w = np.ones_like(v) if weights is None else np.asarray(weights, dtype=float)
-    if v.ndim != 1 or len(v) < least or not v.shape == right.shape == w.shape:
-        raise ValueError(
-            f"{where}: {name} {v.shape}, score {right.shape} and weights {w.shape} must be lists "
-            "of equal length, one number per response"
-        )
-    return v, right, w
+def number_lists(
+    where: str, least: int = 1, finite: bool = True, **lists: ArrayLike
+) -> list[NDArray[np.float64]]:
+    """Lists of equal length, of `least` numbers or more.
+
+    Raises:
+        ValueError: names the list, and the place in it.
+    """
+    found = [np.array(values, dtype=np.float64) for values in lists.values()]
+    for name, one in zip(lists, found, strict=True):
+        if one.ndim != 1 or len(one) < least:
+            raise ValueError(
+                f"{where}: {name} must be one list of numbers, got the shape {one.shape}; give "
+                "lists of equal length"
+            )
+        if len(one) != len(found[0]):
+            raise ValueError(
+                f"{where}: {next(iter(lists))} has {len(found[0])} values and {name} {len(one)}; "
+                "give lists of equal length"
+            )
+        if finite and (bad := np.flatnonzero(~np.isfinite(one))).size:
+            raise ValueError(f"{where}: {name}[{bad[0]}] is {one[bad[0]]}; leave such points out")
+    return found
 
 
 def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[float], k: int) -> float:
@@ -129,7 +138,10 @@ def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[float], k: in
     if not 1 <= k <= n:
         raise ValueError(f"maj_at_k: need 1 <= k <= n, got n={n}, k={k}")
     if k == n:
-        return _winner_right(*_classes(answers, correct))
+        counts, right = _classes(answers, correct)
+        most = max(counts, default=0)
+        winners = [share for count, share in zip(counts, right, strict=True) if count == most]
+        return sum(winners) / len(winners) if winners else 0.0
     if n > MOST:
         raise ValueError(
             f"maj_at_k: of more than {MOST} samples only k = n is computed, got n={n}, k={k}"
@@ -181,9 +193,3 @@ def _classes(
     votes = Counter(a for a in answers if a is not None)
     right = Counter(a for a, c in zip(answers, correct, strict=True) if a is not None and c >= 1)
     return list(votes.values()), [right[a] / count for a, count in votes.items()]
-
-
-def _winner_right(counts: list[int], right: list[float]) -> float:
-    most = max(counts, default=0)
-    winners = [share for count, share in zip(counts, right, strict=True) if count == most]
-    return sum(winners) / len(winners) if winners else 0.0

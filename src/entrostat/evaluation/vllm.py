@@ -14,8 +14,7 @@ from typing import Any
 
 from ..models.policy import token_ids
 from .evaluator import SetSettings
-from .models import EvaluatedModel
-from .runner import Answered, Asked
+from .models import Answered, Asked, EvaluatedModel
 from .settings import EvalConfig
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": "auto"}

@@ -65,9 +65,8 @@ def atomic(path: Path) -> Iterator[Path]:
 def atomic_directory(path: Path, aside: Path | None = None) -> Iterator[Path]:
     """A temporary directory beside `path`, then as `atomic`.
 
-    Args:
-        path: it must not be there or be empty, unless there is a place `aside`.
-        aside: where in the same directory what is at `path` goes, a moment before.
+    What is at `path` goes `aside` in the same directory, a moment before; without such a place
+    there must be nothing, or an empty directory.
     """
     make_directory(path.parent)
     part = path.with_name(f".{secrets.token_hex(8)}.part")

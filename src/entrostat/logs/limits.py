@@ -25,9 +25,7 @@ NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is
 def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> list[str]:
     """A sentence for each controller that was at its limit in most of the run's second half.
 
-    Args:
-        metrics: one object per iteration, as in metrics.jsonl.
-        methods: tables of `name` and all parameters, as in objective.json.
+    `metrics` are as in metrics.jsonl, `methods` as in objective.json.
     """
     tables = [table for table in methods if isinstance(table, Mapping)]
     said = (_saturation(metrics, table, tables) for table in tables)

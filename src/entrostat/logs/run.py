@@ -29,8 +29,9 @@ Lines = list[dict[str, Any]]
 
 INDEX = "study.json"  # what a study writes beside its runs
 MOST = 2**53  # iterations: a larger number is no count
-_DECISIVE = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean")  # trainers log others
-# that are NaN in a run that is well, as a mean over no token
+ENTROPIES = ("entropy/exact", "entropy/nll", "entropy/logged")  # from the truest on
+# other metrics are NaN also in a run that is well, as a mean over no token
+DECISIVE = (*ENTROPIES, "reward/mean")
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,7 @@ class Run:
 
     def keys(self, group: str) -> list[str]:
         """Names of the metrics of a group, `control` say, in order of appearance."""
-        found = {key: None for row in self.metrics for key in row if key.startswith(f"{group}/")}
-        return list(found)
+        return [key for key in self.names if key.startswith(f"{group}/")]
 
     def frame(self, of: str = "metrics") -> pd.DataFrame:
         """The run's numbers as a pandas frame.
@@ -248,7 +248,6 @@ def read_run(path: Path) -> Run:
 
 
 def run_of(run: Path | Run) -> Run:
-    """A run as it is, or read from its directory."""
     return run if isinstance(run, Run) else read_run(run)
 
 
@@ -280,7 +279,7 @@ def broken_notes(found: Mapping[str, int]) -> list[str]:
     return [
         f"{key} is no finite number from iteration {found[key]} on: what is shown as its end is "
         "what it was before."
-        for key in _DECISIVE if key in found
+        for key in DECISIVE if key in found
     ]  # fmt: skip
 
 

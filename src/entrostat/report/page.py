@@ -64,7 +64,7 @@ def write_report(run: Run, output: Path) -> Path:
 
 def page_of(run: Run, live: Live | None = None) -> str:
     """The page of a run as HTML; `live` is what a page has that is served while the run goes on."""
-    from ..diagnosis import diagnose_run
+    from ..diagnosis import diagnose
 
     run = with_dumps(run)
     (row,) = rows_of([run])
@@ -79,7 +79,7 @@ def page_of(run: Run, live: Live | None = None) -> str:
         summary=summary_of(row),
         ends=ends_note([row]),
         heading=_heading(run),
-        diagnosis=diagnose_run(run),
+        diagnosis=diagnose(run),
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
         explore=explore_of([run], entries_of([run], labels), labels),
@@ -113,7 +113,7 @@ def comparison_of(
     read: Sequence[Run], title: str, output: Path | None = None, live: Live | None = None
 ) -> str:
     """The page that overlays several runs; from `output` it links the runs' own pages."""
-    from ..diagnosis import diagnose_run
+    from ..diagnosis import diagnose
 
     rows = rows_of(read)
     labels = [row.label for row in rows]
@@ -128,7 +128,7 @@ def comparison_of(
         live=live,
         title=title,
         summary=[*summary_of_all(rows), *filter(None, [differences.sentence])],
-        verdicts=[(label, diagnose_run(run)) for label, run in zip(labels, read, strict=True)],
+        verdicts=[(label, diagnose(run)) for label, run in zip(labels, read, strict=True)],
         differences=differences,
         foreign=foreign,
         ends=ends_note(rows),

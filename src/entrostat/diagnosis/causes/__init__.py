@@ -24,8 +24,6 @@ LATE = 0.5  # of the weight is left of what came after the onset
 
 @dataclass(frozen=True)
 class Cause:
-    """Something that goes with what entropy did."""
-
     name: str  # a word for programs, `truncation` say
     title: str  # for readers
     weight: float  # how plain it is, 0 to 1; causes are ranked by it. It is no probability
@@ -40,7 +38,7 @@ class Seen:
 
     run: Run
     judged: Judged
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...]
 
     def signal(self, what: str) -> Signal | None:
         """A key of `ALIASES`; None where the run does not log it, or fewer than 5 times."""

@@ -58,10 +58,7 @@ def reward_saturated(seen: Seen, score: Signal) -> Plain:
     "STEER Fig. 8; our study",
 )
 def score_lost(seen: Seen) -> Plain:
-    """The score went; where entropy held, holding it was no help, else the one went with the other.
-
-    Of an entropy that moved it is no cause, so that it comes last.
-    """
+    """Of an entropy that moved it is no cause, so that it comes last."""
     what, step = seen.event("score_lost"), seen.signal("step_kl")
     if what is None:
         return None

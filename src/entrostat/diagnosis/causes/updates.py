@@ -58,10 +58,7 @@ def ratio_is_one(run: Run) -> str | None:
     "OPEFO 3, STEER 3.1",
 )
 def ratio_one(seen: Seen) -> Plain:
-    """One update per batch: the ratio is 1, and no clip keeps a falling entropy up.
-
-    It moves nothing by itself, so that of an explosion it is no cause.
-    """
+    """It moves nothing by itself, so that of an explosion it is no cause."""
     said = None if seen.judged.verdict == "explosion" else ratio_is_one(seen.run)
     return None if said is None else (0.4 if "no ratio" in said else 0.5, f"{said}.")
 

@@ -27,7 +27,7 @@ from .subject import PROMPTS, Subject
 
 __all__ = [
     "CHECKS", "PROMPTS", "Finding", "examine_run", "examine_subject", "lines", "preflight",
-    "rollouts_at", "summary",
+    "rollouts_at",
 ]  # fmt: skip
 
 CHECKS = tuple(check for check in TABLE if check.module)
@@ -52,15 +52,10 @@ def preflight(config: TrainConfig) -> list[Finding]:
 def examine_subject(
     config: TrainConfig, rehearse: Callable[[], AbstractContextManager[Subject]]
 ) -> list[Finding]:
-    """Every check, on a policy, its configuration and a few rollouts.
+    """Every check, in the order of `CHECKS`, on a policy, its configuration and a few rollouts.
 
-    Args:
-        config: of a run.
-        rehearse: loads the policy and samples; entered only if the settings alone leave something
-            to measure.
-
-    Returns:
-        One finding a check, in the order of `CHECKS`.
+    `rehearse` loads the policy and samples; it is entered only if the settings alone leave
+    something to measure.
     """
     plan = settings.plan_of(config)
     found = {check.name: check.planned(plan) for check in CHECKS}
@@ -91,17 +86,13 @@ def lines(findings: Sequence[Finding]) -> list[str]:
         if f.wrong:
             out.append(f"{'':<6} {'':<{width}}  mend: {f.fix}")
             out.append(f"{'':<6} {'':<{width}}  see: {f.source}")
-    return [*out, "", summary(findings)]
-
-
-def summary(findings: Sequence[Finding]) -> str:
-    """How many checks found what."""
     bad = [f.title for f in findings if f.wrong]
     asked = sum(f.level != "skipped" for f in findings)
-    if bad:
-        return f"{len(bad)} of {asked} checks found something wrong: {', '.join(bad)}."
     rest = len(findings) - asked
-    return f"{asked} checks, nothing wrong" + (f"; {rest} do not apply." if rest else ".")
+    end = f"{asked} checks, nothing wrong" + (f"; {rest} do not apply." if rest else ".")
+    if bad:
+        end = f"{len(bad)} of {asked} checks found something wrong: {', '.join(bad)}."
+    return [*out, "", end]
 
 
 def rollouts_at(path: str | Path) -> Rollouts:

@@ -23,8 +23,6 @@ from ..checks import Finding, wrong
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration and the objective that it means."""
-
     config: TrainConfig
     objective: Objective
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from ...config import TrainConfig
@@ -35,15 +34,10 @@ class Exact:
     targets: Tensor  # [n] ids
     own: TokenStats  # log-prob and entropy [n] each as training has them
 
-    def logp(self, temperature: float, z: Tensor | None = None) -> Tensor:
+    def logp(self, temperature: float) -> Tensor:
         """[n] float64, of the targets."""
-        p = ((self.z if z is None else z.double()) / temperature).log_softmax(-1)
+        p = (self.z / temperature).log_softmax(-1)
         return p.gather(1, self.targets[:, None])[:, 0]
-
-    def entropy(self, temperature: float, z: Tensor | None = None) -> Tensor:
-        """[n] float64, nats."""
-        logp = ((self.z if z is None else z.double()) / temperature).log_softmax(-1)
-        return -torch.special.xlogy(logp.exp(), logp.exp()).sum(-1)
 
 
 @dataclass(frozen=True)

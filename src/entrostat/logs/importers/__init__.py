@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..run import Run, read_run
-from . import places, tensorboard, trl, wandb
+from . import places, trl
 from .found import Found, detect
 from .names import KINDS
-from .places import BINARY
 from .source import Given, clean, records
 
-__all__ = ["BINARY", "FORMATS", "detect", "read", "read_all", "tensorboard", "wandb"]
+__all__ = ["FORMATS", "detect", "read", "read_all"]
 
 FORMATS: dict[str, str] = {
     "entrostat": "a run directory of entrostat",
@@ -103,9 +102,7 @@ def read_all(
         looked = "; ".join(f"{name}: {FORMATS[name]}" for name in wanted)
         because = f" ({'; '.join(skipped[:3])})" if skipped else ""
         if given.kept and not skipped:
-            first = given.kept[0]
-            where = f"{first.file}:{first.line}" if first.line else first.file
-            because = f" (first of {given.count} problems: {where}: {first.reason})"
+            because = f" (first of {given.count} problems: {given.kept[0]})"
         message = f"{str(path)!r} holds nothing that can be read{because}; looked for {looked}"
         raise ValueError(" ".join(clean(message).split()))
     return runs, tuple(clean(" ".join(text.split())) for text in skipped)

@@ -61,7 +61,6 @@ def rows_in(path: Path, given: Given) -> Iterator[Cells]:
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
-    """Whether a JSON object looks like a row."""
     flat = _widened(flatten(record))
     found = guess(flat, {})
     return complete(found, {}) and step_of(flat[found["step"]]) is not None
@@ -224,7 +223,6 @@ BLOCKS = 3  # steps that a console in blocks has to have
 
 
 def is_line(text: str) -> bool:
-    """Whether a line of a console has a step and an entropy or a score."""
     told = any(word in text.lower() for word in ("entropy", "reward", "return"))
     if not told or len(text) > LONGEST or _OTHER.match(text):
         return False

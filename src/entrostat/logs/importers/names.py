@@ -142,7 +142,6 @@ def folded(names: Iterable[str]) -> dict[str, str]:
 
 
 def find(quantity: str, names: Mapping[str, str]) -> str | None:
-    """The name of a quantity among folded ones; None where no alias is there."""
     return next((names[each] for each in ALIASES[quantity] if each in names), None)
 
 
@@ -191,9 +190,7 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
 def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
     """Which column is which: kind of `KINDS` -> the source's name; kinds not found are absent.
 
-    Args:
-        names: the source's columns.
-        columns: the user's choice, kind -> name, exact or in another case.
+    `columns` are the user's choice, kind -> name, exact or in another case.
     """
     names = list(names)
     by_name = folded(names)

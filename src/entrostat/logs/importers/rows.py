@@ -65,7 +65,6 @@ class Group:
     known: dict[int, list[Row]] = field(default_factory=dict)  # rows by step
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows; their values win."""
         for row in rows:
             self.rows.append(row)
             if row.path not in self.sources:
@@ -80,7 +79,6 @@ class Group:
         return bool(self.known) and min(self.known) <= max(1, min(gaps, default=1))
 
     def takes(self, piece: Group) -> bool:
-        """Whether a later piece is of this run."""
         if piece.home != self.home and not (piece.run and piece.run == self.run):
             shared, apart = self._compared(piece, COPIED, 0.0, _COPIES)
             return shared >= ENOUGH and not apart
@@ -148,7 +146,6 @@ def pieces_of(rows: Iterable[Row], home: Path, order: tuple[Any, ...] = ()) -> l
 
 
 def groups_of(pieces: Iterable[Group]) -> list[Group]:
-    """The runs that pieces are of, in the order in which they are found."""
     groups: list[Group] = []
     for piece in sorted(pieces, key=lambda piece: piece.order):
         same = [g for g in groups if g.run == piece.run and piece.sources[0] in g.sources]

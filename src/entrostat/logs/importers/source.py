@@ -77,7 +77,6 @@ class UnreadableError(ValueError):
 
 
 def parse(text: str) -> Any:
-    """JSON; raises `UnreadableError`."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -277,5 +276,4 @@ def short(value: Any) -> str:
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Those that are known and finite."""
     return [v for v in values if v is not None and math.isfinite(v)]

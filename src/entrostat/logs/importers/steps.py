@@ -88,7 +88,6 @@ def finish(
     planned: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Run | None:
-    """A run; None where there is no step in it."""
     if not metrics:
         return None
     if not any(name.startswith("entropy/") for row in metrics for name in row):
@@ -185,7 +184,6 @@ def column(record: Mapping[str, Any], key: str, length: int) -> list[float | Non
 
 
 def token_ids(values: Any) -> list[int]:
-    """Values that are ids; raises `UnreadableError`."""
     if isinstance(values, list) and all(type(v) is int and 0 <= v < MAX_TOKEN for v in values):
         return values
     raise UnreadableError("its tokens are not all ids")

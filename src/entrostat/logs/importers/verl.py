@@ -76,7 +76,6 @@ def settings_of(text: str) -> dict[str, str]:
 
 
 def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
-    """Rows of a console or of the file logger's JSONL, and rollouts."""
     settings: dict[str, str] = {}
     left, used = WITHIN, False
     for count, text, whole in lines(path, given):

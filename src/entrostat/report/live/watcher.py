@@ -23,8 +23,8 @@ from pathlib import Path
 
 from ..._text import printable
 from ...errors import in_one_line
-from ...logs.importers import BINARY, read_all
-from ...logs.importers.places import runs_in, walk
+from ...logs.importers import read_all
+from ...logs.importers.places import BINARY, runs_in, walk
 from ...logs.importers.source import Given
 from ...logs.run import Run
 from ..page import comparison_of, page_of, waiting_page

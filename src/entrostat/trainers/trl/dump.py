@@ -26,7 +26,7 @@ from ...core.batch import TokenBatch
 from ...logs.files import replace_text
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts, save_rollouts
-from ...runs.run_directory import forget_rollouts
+from ...runs.run_directory import RunDirectory, forget_rollouts
 from ..dump import without_padding
 from .iteration import Scored
 
@@ -37,10 +37,8 @@ class RunLog:
     def __init__(self, directory: str | Path, every: int) -> None:
         if every < 1:
             raise ValueError(f"EntropyGRPOTrainer: dump_every must be at least 1, got {every}")
-        self.directory = Path(directory)
-        self.every = every
-        self.metrics = JsonLines(self.directory / "metrics.jsonl")
-        self.analysis = JsonLines(self.directory / "analysis.jsonl")
+        self.run, self.every = RunDirectory(Path(directory)), every
+        self.metrics, self.analysis = JsonLines(self.run.metrics), JsonLines(self.run.analysis)
         self._written: Rollouts | None = None
 
     def begin(self, trainer: Any, done: int, iterations: int) -> None:
@@ -48,17 +46,15 @@ class RunLog:
 
         Lines and rollouts after iteration `done` are forgotten.
         """
-        folder = self.directory / "rollouts"
-        folder.mkdir(parents=True, exist_ok=True)
-        forget_rollouts(folder, done)
-        for log in (self.metrics, self.analysis):
-            if log.path.exists():
-                log.keep_until(done)
+        self.run.rollouts.mkdir(parents=True, exist_ok=True)
+        forget_rollouts(self.run.rollouts, done)
+        for log in self.run.logs().values():
+            log.keep_until(done)
         objective = None if trainer.objective is None else trainer.objective.describe()
         settings = tomli_w.dumps(_settings(trainer, objective, iterations))
-        replace_text(self.directory / "config.toml", settings)
+        replace_text(self.run.path / "config.toml", settings)
         if objective is not None:
-            replace_text(self.directory / "objective.json", json.dumps(objective, indent=1))
+            replace_text(self.run.path / "objective.json", json.dumps(objective, indent=1))
 
     def due(self, iteration: int) -> bool:
         return (iteration - 1) % self.every == 0
@@ -68,7 +64,7 @@ class RunLog:
 
     def rollouts(self, rollouts: Rollouts) -> None:
         self._written = rollouts
-        save_rollouts(rollouts, self.directory / "rollouts")
+        save_rollouts(rollouts, self.run.rollouts)
 
     def analysed(
         self, line: dict[str, Any], change: Tensor, influence: Tensor, mask: Tensor
@@ -81,7 +77,7 @@ class RunLog:
                 self._written, change=among(change, mask, own),
                 influence=among(influence, mask, own),
             )  # fmt: skip
-            save_rollouts(whole, self.directory / "rollouts")
+            save_rollouts(whole, self.run.rollouts)
 
 
 def _settings(trainer: Any, objective: dict[str, Any] | None, iterations: int) -> dict[str, Any]:

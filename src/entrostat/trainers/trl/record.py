@@ -34,7 +34,7 @@ class Record(RunLog):
         self, run: RunDirectory, recipe: Recipe, progress: Progress, start: int, main: bool
     ) -> None:
         super().__init__(run.path, max(1, recipe.config.save.rollouts_every))
-        self.run, self.recipe, self.progress, self.main = run, recipe, progress, main
+        self.recipe, self.progress, self.main = recipe, progress, main
         self._writer = RunWriter(
             run, recipe.config, progress, lambda words: alert_here(recipe.config.log.to, words)
         )
