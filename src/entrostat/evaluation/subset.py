@@ -101,6 +101,9 @@ def by_pass_rate(
     for name, value in (("low", low), ("high", high)):
         if value is not None and not 0 <= value <= 1:
             raise ValueError(f"--{name} must be in [0, 1], got {value}")
+    empty = [index for index, row in scores.items() if not row]
+    if empty:
+        raise ValueError(f"prompt {empty[0]} has no responses")
     rates = {index: sum(s >= 1 for s in row) / len(row) for index, row in sorted(scores.items())}
     found = [
         index
