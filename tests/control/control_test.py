@@ -367,6 +367,11 @@ def test_a_factor_that_does_not_grow_is_an_error(factor):
 
 def test_an_unknown_flip_is_an_error():
     refused(lambda: es.make_objective("repo_r", bidirectional=True, flip="now"), "got 'now'")
+    refused(lambda: Multiplicative(0.5, 0.1, 1.0, bidirectional=True, flip="now"), "got 'now'")
+
+
+def test_an_unknown_direction_is_an_error():
+    refused(lambda: Additive(0.5, 0.0, 1.0, 0.1, rises="sideways"), "got 'sideways'")
 
 
 def test_bidirectional_without_a_least_magnitude_is_an_error():

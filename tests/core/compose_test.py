@@ -254,6 +254,9 @@ ENTROPY = "both control the entropy coefficient.*would fight; keep one, or fix"
         (["neg_only", "steer", "pos_only"], "pos_only and neg_only together leave no token"),
         (["ipo", "kl_cov"], "kl_cov and ipo both set the distance to the old policy; keep one"),
         (["steer", "ppo", "steer"], "'steer' stands twice in ppo, steer, steer"),
+        (["adapo", "gspo", "kl_ref", "kl_ref"], "'kl_ref' stands twice"),
+        (["gspo", "gspo", "adapo"], "surrogates"),
+        (["adapo", {"name": "gspo", "high": "linear 4e-4 1e-3"}], "surrogates"),
         (["gspo_repo_r", "repo_r"], "twice in .*; gspo_repo_r is repo_r with settings of its own"),
         (
             [{"name": "thermostat", "knob": "zeta"}, "repo_r"],

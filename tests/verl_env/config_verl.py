@@ -22,8 +22,7 @@ from entrostat.trainers.verl import shell_command, verl_config
 from entrostat.trainers.verl.config import hydra_value
 from entrostat.trainers.verl.preflight import look
 from entrostat.trainers.verl.recipe import overrides as overrides_of
-from entrostat.trainers.verl.recipe import settings
-from entrostat.trainers.verl.run_plan import unseen
+from entrostat.trainers.verl.recipe import settings, unseen
 from entrostat.trainers.verl.settings import PolicyLoss, check_run
 
 ROOT = Path(__file__).parents[2]

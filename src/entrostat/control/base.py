@@ -23,7 +23,7 @@ class Observation:
         value = getattr(self, name)
         if value is None:
             raise ValueError(
-                f"{who} needs `{name}`, which this host does not report; "
+                f"{who} needs `{name}`, which this trainer does not report; "
                 f"pass it: observe(entropy=..., {name}=...)"
             )
         return value

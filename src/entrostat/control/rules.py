@@ -48,6 +48,10 @@ class Multiplicative:
 
     def __post_init__(self) -> None:
         _check(self.start, self.low, self.high, self.target)
+        if self.flip not in ("gradual", "immediate"):
+            raise ValueError(
+                f"controller: flip must be 'gradual' or 'immediate', got {self.flip!r}"
+            )
         if not (math.isfinite(self.factor) and self.factor > 1):
             raise ValueError(f"controller: factor must be above 1, got {self.factor}")
         if self.bidirectional and self.low <= 0:
@@ -91,6 +95,8 @@ class Additive:
         _check(self.start, self.low, self.high, self.target)
         if not (math.isfinite(self.delta) and self.delta > 0):
             raise ValueError(f"controller: delta must be above 0, got {self.delta}")
+        if self.rises not in ("below", "above"):
+            raise ValueError(f"controller: rises must be 'below' or 'above', got {self.rises!r}")
 
     def init(self) -> ControlState:
         return ControlState(self.start, parse_target(self.target).fixed)

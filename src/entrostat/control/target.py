@@ -59,8 +59,8 @@ class Target:
             return values[0]
         if progress is None:
             raise ValueError(
-                "a target that changes needs `progress`, which this host does not report; pass it: "
-                "observe(entropy=..., progress=...)"
+                "a target that changes needs `progress`, which this trainer does not report; "
+                "pass it: observe(entropy=..., progress=...)"
             )
         i = bisect_right(self.times, progress) - 1
         if i < 0:

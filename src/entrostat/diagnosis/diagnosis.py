@@ -288,7 +288,9 @@ def diagnose(
         judged = Judged("cannot tell", 1.0, iterations=len(entropy), first=0.0, last=0.0)
     else:
         scores = [] if score is None else list(score.y)
-        goal = run.series("control/target")[1]
+        targets = [str(table.get("target")) for table in run.method_tables]
+        other = any(target.startswith("perplexity") for target in targets)  # runs of older versions
+        goal = [] if other else run.series("control/target")[1]
         judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, goal)
     events = events_of(run, judged)
     causes = causes_of(run, judged, events)

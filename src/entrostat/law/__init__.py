@@ -32,6 +32,7 @@ from .fitting import (
 from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
 from .several import (
     LeftOut,
+    LogLinear,
     Pooled,
     SizeLaw,
     coefficients_by_size,
@@ -42,7 +43,7 @@ from .steps import LawError
 
 __all__ = [
     "EVALUATIONS_FEW", "SHARE", "SHARES", "EarlyPrediction", "EntropyLaw", "LawError",
-    "LawInterval", "LeftOut", "Pairs", "Pooled", "Rival", "SizeLaw", "Spent",
+    "LawInterval", "LeftOut", "LogLinear", "Pairs", "Pooled", "Rival", "SizeLaw", "Spent",
     "coefficients_by_size", "early_of", "early_steps", "fit", "foretold_changes", "pairs_of",
     "pooled", "predict_early", "rivals", "sizes_left_out", "spent",
 ]  # fmt: skip

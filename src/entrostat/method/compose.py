@@ -106,17 +106,18 @@ def resolve(
 
 def _adapo_on_gspo(chain: Chain, given: Mapping[str, Mapping[str, Any]]) -> Chain:
     """One surrogate for these two: ADAPO with GSPO's ratio and clip, in a range as wide for it."""
-    found = dict(chain)
-    gspo = found.get("gspo")
-    if "adapo" not in found or not isinstance(gspo, Gspo) or not (gspo.low and gspo.high):
+    surrogates = [pair for pair in chain if pair[1].kind == "surrogate"]
+    gspo = dict(surrogates).get("gspo")
+    if sorted(name for name, _ in surrogates) != ["adapo", "gspo"] or not isinstance(gspo, Gspo):
+        return chain
+    if gspo.schedules or gspo.low is None or not gspo.high:
         return chain
     width = gspo.high / Adapo.high
     settings = {
         "ratio": "sequence", "low": gspo.low, "high": gspo.high,
         "high_min": width * Adapo.high_min, "high_max": width * Adapo.high_max,
     }  # fmt: skip
-    found["adapo"] = built("adapo", Adapo, settings | dict(given.get("adapo", {})))
-    return [pair for pair in found.items() if pair[0] != "gspo"]
+    return [("adapo", built("adapo", Adapo, settings | dict(given["adapo"]))), *chain[2:]]
 
 
 def _base(methods: list[Method]) -> str:

@@ -216,7 +216,7 @@ class Adapo(Controlled):
 
     -min(r A, clip(r, 1 - low, 1 + high) A); once per iteration high is multiplied by `factor` where
     entropy < target and divided by it where entropy > target, kept in [high_min, high_max]. It is
-    a surrogate: it takes the place of `ppo`. `gspo_adapo` is ADAPO over GSPO.
+    a surrogate: it takes the place of `ppo`, or of `gspo` where both are listed (`gspo_adapo`).
 
     Parameters:
         low: lower bound.

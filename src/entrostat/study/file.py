@@ -32,7 +32,7 @@ def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
         return {}
     found: dict[str, list[Any]] = {}
     grid = data["grid"]
-    if not isinstance(grid, Mapping) or not grid:
+    if not isinstance(grid, Mapping) or not dict(flat(grid)):
         raise ValueError(f"{where}: grid is a table of lists, got {grid!r}")
     for key, values in flat(grid):
         if not isinstance(values, list) or not values:

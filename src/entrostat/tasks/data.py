@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class DataTask(JsonlTask):
     def _answer(self, problem: Problem, located: Located, where: str) -> Callable[[], str]:
         answer, again, place = problem.answer, located.again, located.where
         if isinstance(answer, str):
-            return lambda: answer
+            return partial(str, answer)  # a task can be pickled
         return lambda: answer(self._values(again(), place, where))
 
     def _check(self, problem: Problem, place: str) -> None:

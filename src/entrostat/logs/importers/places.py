@@ -51,7 +51,7 @@ def walk(root: Path, given: Given) -> Iterator[Path]:
         names[:] = sorted(n for n in names if not n.startswith(".")) if depth < MAX_DEPTH else []
         for name in sorted(files):
             file = Path(folder, name)
-            if name.startswith(".") or not file.is_file():
+            if name.startswith(".") or not os.path.isfile(file):
                 continue
             count += 1
             if count > MAX_FILES:
