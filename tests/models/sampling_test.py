@@ -524,14 +524,14 @@ def test_decoding_in_full_buffers_gives_what_a_growing_cache_gives(
 def test_which_models_decode_in_full_buffers(kind: str, can: bool) -> None:
     """A layer that attends in a window keeps no full buffer."""
     policy: Any = SimpleNamespace(
-        model=language_model(kind), device=torch.device("cpu"), shares=True
+        model=language_model(kind), device=torch.device("cpu"), shares=True, pad=0
     )
     assert can_graph(policy) is can
 
 
 def test_a_decoder_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     policy: Any = SimpleNamespace(
-        model=language_model("Llama"), device=torch.device("cpu"), shares=True
+        model=language_model("Llama"), device=torch.device("cpu"), shares=True, pad=0
     )
     step = GraphedDecoder.__call__
     monkeypatch.setattr(GraphedDecoder, "__call__", lambda *args: 1.01 * step(*args))
