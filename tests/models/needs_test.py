@@ -259,7 +259,7 @@ def test_what_is_said_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.M
 def test_free_memory_by_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"/proc/meminfo": "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:    50 kB\n"}
 
-    def read(path: Path, encoding: str | None = None) -> str:
+    def read(path: Path, encoding: str | None = None, errors: str | None = None) -> str:
         if str(path) not in files:
             raise FileNotFoundError(path)
         return files[str(path)]
