@@ -43,6 +43,20 @@ def quick(reading, title, live):
 # --- what is looked at
 
 
+def test_a_file_that_cannot_be_looked_at_has_no_stamp(tmp_path, monkeypatch):
+    for name in ("open.jsonl", "shut.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    look = os.stat
+
+    def stat(path, *args, **more):
+        if os.fspath(path) == str(tmp_path / "shut.jsonl"):
+            raise PermissionError(13, "Permission denied", path)
+        return look(path, *args, **more)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert [Path(name).name for name, *_ in stamps([tmp_path])] == ["open.jsonl"]
+
+
 def test_stamps_change_with_what_a_page_shows(tmp_path):
     run = tmp_path / "run"
     assert stamps([run]) == ()

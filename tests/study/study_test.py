@@ -338,6 +338,7 @@ def test_a_grid_or_seeds_alone_are_a_study(tmp_path: Path) -> None:
         ("seeds = [0]\n[base]\nseed = 1", "seed is set, and the study has seeds"),
         ("seeds = [0]\n[grid]\nseed = [1]", "seed is set, and the study has seeds"),
         ("[grid]\n", "grid is a table of lists"),
+        ("[grid.optim]\n", "grid is a table of lists"),
         ("[grid]\nlr = 3", "grid.lr is a list of the values to try, got 3"),
         ("[grid]\noptim = {lr = []}", "grid.optim.lr is a list of the values to try, got []"),
         ("[grid]\nlr = [1]", "run 'lr1': unknown key 'lr'"),

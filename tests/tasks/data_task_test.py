@@ -178,7 +178,9 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     task = es.make_task(f"math:{file}", fields={"answer": "solution"})
     assert (task.name, task.splits) == ("math:sums", ("train", "test"))
     assert (task.size("train"), task.size("test")) == (9, 1)
-    assert task.example(0, "test") == es.Example("9+1?" + BOXED, "10", {"label": "9+1?"})
+    asked = es.Example("9+1?" + BOXED, "10", {"label": "9+1?"})
+    assert task.example(0, "test") == asked
+    assert pickle.loads(pickle.dumps(task)).example(0, "test") == asked
     nested = write(tmp_path / "n.parquet", {"q": "1+1?", "a": {"b": 2}})
     task = es.make_task(f"math:{nested}", fields={"prompt": "q", "answer": "a.b"}, template="plain")
     assert (task.splits, task.example(0, "train").prompt) == (("train",), "1+1?")
