@@ -161,5 +161,7 @@ def _entropy(values: list[float], now: bool, mode: str | None) -> tuple[str, boo
         per_token = mode in MODES and mode.endswith("token-mean")
         how = f"{MODES.get(mode, 'by a mode that is not known here')} (loss_agg_mode {mode})"
         how += "" if per_token else ", not an entropy per token"
-    when = "under the policy before the iteration's updates" if now else "during the updates"
+    before = "under the policy before the iteration's updates"
+    # older versions logged it during the updates, later ones before them
+    when = before if now else f"{before} or during them"
     return ENTROPY_IS.format(when=when, how=how, old="" if now else OLD), per_token
