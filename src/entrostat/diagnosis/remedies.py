@@ -88,21 +88,34 @@ def _thermostat(run: Run, target: float | str) -> str:
         )
     if run.trainer != VERL:
         return ""
-    actor = "actor_rollout_ref.actor"
+    actor, said = "actor_rollout_ref.actor", run.settings
+    low, high = (number(said.get(f"clip_ratio_{side}")) or 0.2 for side in ("low", "high"))
+    clip = "" if low == high == 0.2 else f"{{name:ppo,low:{low:g},high:{high:g}}},"
+    mean = said.get("loss_agg_mode", "token-mean").replace("-", "_")
+    own = {
+        "advantage": _ESTIMATORS[said.get("adv_estimator", "grpo").lower()],
+        "aggregation": "" if mean == "token_mean" else mean,
+    }
+    lines = [f" +{actor}.policy_loss.{key}={value}" for key, value in own.items() if value]
     return (
         f"trainer.v1.trainer_mode=entrostat {actor}.strategy=fsdp2 {actor}.calculate_entropy=true "
         f"{actor}.policy_loss._target_=entrostat.trainers.verl.settings.PolicyLoss "
         f"{actor}.policy_loss.loss_mode=entrostat "
-        f"'+{actor}.policy_loss.method=[dapo,{{name:thermostat,target:{target}}}]'"
-    )
+        f"'+{actor}.policy_loss.method=[{clip}{{name:thermostat,target:{target}}}]'"
+        + "".join(lines) + (" algorithm.adv_estimator=grpo" if own["advantage"] else "")
+    )  # fmt: skip
 
 
-# settings under which our trainer for veRL refuses to start, and the values that it takes
+# veRL's estimators without a critic -> ours; "" for that of the thermostat itself
+_ESTIMATORS = {
+    "grpo": "", "rloo": "rloo", "reinforce_plus_plus": "reinforce_pp", "grpo_passk": "grpo_passk",
+    "opo": "opo",
+}  # fmt: skip
+# settings with which our trainer for veRL can be added to a run, and the values that it takes
 _TAKEN = {
     "entropy_coeff": ("0", "0.0"), "strategy": ("fsdp", "fsdp2"), "use_kl_loss": ("false",),
-    "use_kl_in_reward": ("false",), "bypass_mode": ("false", "none", "null"),
-    "rollout_is": ("none", "null"), "rollout_rs": ("none", "null"),
-    "adv_estimator": ("grpo", "rloo", "reinforce_plus_plus", "grpo_passk", "opo"),
+    "use_kl_in_reward": ("false",), "adv_estimator": tuple(_ESTIMATORS),
+    "loss_agg_mode": ("token-mean", "seq-mean-token-mean"),
 }  # fmt: skip
 
 

@@ -163,6 +163,8 @@ def _again(state: State, address: str, iteration: int) -> bool:
 
 
 def _words(plan: Plan, training: Training, more: list[str]) -> list[str]:
+    if training.config.scoring.sandbox == "unsafe":  # `read_study` asks for --trust-code
+        more = [*more, "--sandbox", "unsafe"]
     if (training.path / "config.toml").exists():
         return ["--resume", str(training.path), *more]
     config = training.config

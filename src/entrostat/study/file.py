@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from .._processors import processors
 from ..config import TrainConfig, check_model, flat, from_dict, load, merge
-from ..tasks.trust import refuse_code
+from ..tasks.trust import refuse_code, refuse_unsafe
 from .content_hash import tasks_of
 from .figures import Figure, read_figure, refuse_keys
 
@@ -146,6 +146,7 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
                 raise ValueError(f"{where}: two runs are named {full!r}; give the runs other names")
             chosen = merge(settings, point) | ({} if seed is None else {"seed": seed})
             if not trusted:
+                refuse_unsafe(chosen, f"{where}, run {full!r}", flag="--trust-code")
                 refuse_code(chosen, f"{where}, run {full!r}")
             try:
                 runs[full] = from_dict(chosen)
