@@ -55,7 +55,7 @@ _STYLE: dict[str, Any] = {
     "svg.hashsalt": "entrostat",  # the same run gives the same page, byte for byte
 }
 
-# label of the vertical axis in a caption
+# caption text about the vertical axis
 AXES = {
     "linear": "",
     "log": "Logarithmic axis.",

@@ -112,7 +112,7 @@ def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Com
 def comparison_of(
     read: Sequence[Run], title: str, output: Path | None = None, live: Live | None = None
 ) -> str:
-    """The page that overlays several runs, as HTML; links to their own pages start at `output`."""
+    """The page that overlays several runs, as HTML; its links are relative to `output`."""
     from ..diagnosis import diagnose
 
     rows = rows_of(read)

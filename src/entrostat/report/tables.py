@@ -152,7 +152,7 @@ def estimators(dynamics: Dynamics) -> Table:
     columns = [Column("estimator", ("estimator",))]
     for group, keys in AGREEMENTS.items():
         for key in keys:
-            # errors that are not shares, with two digits
+            # errors that are not shares get two significant digits
             form = "{:.2g}" if key.startswith("mse") else "{:.2f}"
             columns.append(Column(f"{group}: {words[key]}", (f"{group}_{key}",), form))
     records = [

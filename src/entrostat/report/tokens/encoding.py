@@ -113,7 +113,7 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
         "advantage": [_of_finite(values["advantage"][s], np.mean) for s in spans],
         "influence": [_of_finite(np.abs(influence[s]), np.sum) for s in spans],
         "tokens": pack(index),
-        # positions of observation tokens; absent if there are none
+        # 1 for sampled tokens, 0 for observation tokens; None if all were sampled
         "sampled": None if r.sampled is None else pack(r.sampled.numpy()[places]),
         # a field that the dump lacks is omitted, not stored as NaN
         "values": {name: pack(v) for name, v in shown.items() if np.isfinite(v).any()},

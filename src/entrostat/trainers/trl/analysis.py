@@ -57,7 +57,7 @@ class TrainedByTRL(Policy):
 
 
 class Analyst(TrainerCallback):
-    """Analyses the first and every so many generation batches."""
+    """Analyses the first generation batch and then every `every`-th."""
 
     def __init__(self, trainer: Any, every: int) -> None:
         check(trainer, every)

@@ -41,7 +41,7 @@ _ASPECTS = {
     "terms": ("beta", "entropy_coef", "use_adaptive_entropy", "top_entropy_quantile",
               "off_policy_mask_threshold"),
 }  # fmt: skip
-# argument -> values that do not truncate the distribution
+# argument -> values that leave the sampling distribution unchanged
 _TRUNCATES: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0),
     "repetition_penalty": (None, 1.0),
