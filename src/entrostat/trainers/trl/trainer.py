@@ -70,9 +70,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
         dump_rollouts: directory for `metrics.jsonl` and the rollouts' tokens, or a `RunLog`; None
             writes nothing.
         dump_every: generation batches between token dumps.
-        analyze_every: generation batches between analyses, from the first on; 0 for none. An
-            analysis measures the updates' effect on entropy, token by token, into `dump_rollouts`.
-            It needs a single process.
+        analyze_every: analyse the first and every `analyze_every`-th generation batch; 0 for none.
+            An analysis measures the updates' effect on entropy, token by token, into
+            `dump_rollouts`. It needs a single process.
         redraws: dynamic sampling: maximum rounds per generation batch in which prompts whose group
             has no signal are drawn anew, until the batch is full.
         **kwargs: as GRPOTrainer's.
