@@ -63,8 +63,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
             and a warning names the changes. `make_objective(**from_grpo_config(args))` is TRL's
             own loss. None trains as TRL does, bit for bit, and only adds our metrics and dumps.
         entropy: target of a thermostat for the mean entropy, added to the loss of `args`: nats per
-            token, a share of the first iteration's ("0.8x") or a schedule ("linear 1x 0.6x"). It
-            replaces `objective`.
+            token, a share of the first iteration's ("0.8x") or a schedule ("linear 1x 0.6x"). Use
+            it instead of `objective`.
         stop: strings that end a completion, as an eos does; the token that completes one is the
             last that is trained on.
         dump_rollouts: directory for `metrics.jsonl` and the rollouts' tokens, or a `RunLog`; None
