@@ -116,7 +116,7 @@ class Optim:
     fewer updates (REPO 4; the lab). Else the other rollouts are cut into `minibatches`."""
     whole_groups: bool = False
     """A minibatch has all rollouts of its prompts, as veRL's always has; a group on the border of
-    two is cut. Else rollouts are drawn one by one (docs/thermostat_record.md: why it can matter)."""
+    two is cut. Else single rollouts are drawn (docs/thermostat_record.md: why it can matter)."""
     micro_batch: int = within(128, 1)
     """Sequences in memory at once; any value gives the same gradient."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] | None = (
