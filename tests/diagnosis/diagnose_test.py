@@ -1,5 +1,6 @@
 """Verdict, onset, causes and remedies on runs whose truth is known by construction."""
 
+import dataclasses
 import json
 import math
 import re
@@ -332,6 +333,15 @@ def test_trl_lines_run():
     objective = es.make_objective(**names["own"])
     assert "HeldEntropy(target=0.907" in repr(objective)
     assert lines[-1].endswith("objective=make_objective(**own))")
+
+
+def test_a_script_s_run_in_trl_gets_lines_for_the_script():
+    """Its config.toml names reward functions, which no `entrostat train --config` can make."""
+    script = {"host": "trl", "method": "TRL's dapo", "task": {"name": "reward"}}
+    run = made(LATE, config=script, **QUIET)
+    assert "EntropyGRPOTrainer" in diagnose(run).remedies[0].paste
+    recipe = dataclasses.replace(run, environment_text="{}")
+    assert diagnose(recipe).remedies[0].paste.startswith("entrostat train --config")
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,18 @@ def remedies_of(
 
 
 def _flag(run: Run, key: str, n: object = "") -> str:
-    line = FLAGS[key].get(run.trainer, "").format(n=n)
-    return f"{_again(run)} {line}" if run.trainer == LAB and line else line
+    trainer = _pasted_into(run)
+    line = FLAGS[key].get(trainer, "").format(n=n)
+    return f"{_again(run)} {line}" if trainer == LAB and line else line
+
+
+def _pasted_into(run: Run) -> str:
+    """The trainer whose words repeat the run: TRL where a script of the user's own made it.
+
+    Such a script leaves a config.toml, but no environment.json; its rewards are in no file.
+    """
+    script = run.config.get("host") == "trl" and not run.environment_text
+    return TRL if run.trainer == LAB and script else run.trainer
 
 
 def _again(run: Run) -> str:
@@ -76,9 +86,10 @@ def _again(run: Run) -> str:
 
 def _thermostat(run: Run, target: float | str) -> str:
     """The thermostat added to what the run trains with, in its trainer's words."""
-    if run.trainer == LAB:
+    trainer = _pasted_into(run)
+    if trainer == LAB:
         return f"{_again(run)} --method thermostat --method.target {target}"
-    if run.trainer == TRL:
+    if trainer == TRL:
         return (
             "from entrostat import make_objective\n"
             "from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config\n"
@@ -86,7 +97,7 @@ def _thermostat(run: Run, target: float | str) -> str:
             f'own["method"].append({json.dumps({"name": "thermostat", "target": target})})\n'
             "trainer = EntropyGRPOTrainer(..., args=args, objective=make_objective(**own))"
         )
-    if run.trainer != VERL:
+    if trainer != VERL:
         return ""
     actor, said = "actor_rollout_ref.actor", run.settings
     low, high = (number(said.get(f"clip_ratio_{side}")) or 0.2 for side in ("low", "high"))
@@ -235,7 +246,7 @@ def _harder(run: Run, judged: Judged) -> Made:
         "stop here, or train on harder prompts",
         "Stop here, or train on harder prompts: leave out those that are solved nearly always. "
         "A checkpoint from before the fall keeps the score and the diversity (save.best).",
-        lab if run.trainer == LAB else _flag(run, "harder"),
+        lab if _pasted_into(run) == LAB else _flag(run, "harder"),
     )
 
 
