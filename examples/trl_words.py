@@ -56,12 +56,9 @@ def main() -> None:
         "processing_class": tokenizer,
     }  # fmt: skip
     if given.held:
-        from entrostat import make_objective
-        from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config
+        from entrostat.trainers.trl import EntropyGRPOTrainer
 
-        own = from_grpo_config(args)
-        own["method"].append({"name": "thermostat", "target": "0.7x"})
-        trainer = EntropyGRPOTrainer(**common, objective=make_objective(**own))
+        trainer = EntropyGRPOTrainer(**common, entropy="0.7x")
     else:
         trainer = GRPOTrainer(**common)
     trainer.train()

@@ -322,17 +322,19 @@ def test_lab_lines_are_taken(name, tmp_path, monkeypatch):
 def test_trl_lines_run():
     import trl
 
-    remedy = next(
-        r for r in diagnose(made(LATE, source="TRL", **QUIET)).remedies if "own" in r.paste
-    )
-    args = trl.GRPOConfig("out", use_cpu=True, bf16=False, report_to="none")
-    lines = remedy.paste.splitlines()
-    names = {"args": args}
-    for line in lines[:-1]:
-        exec(line, names)  # our own text
-    objective = es.make_objective(**names["own"])
-    assert "HeldEntropy(target=0.907" in repr(objective)
-    assert lines[-1].endswith("objective=make_objective(**own))")
+    from entrostat.trainers.trl.settings import resolved
+
+    def trainer(model, args, entropy):
+        objective, _ = resolved(args, None, entropy, alone=True)
+        return objective
+
+    remedy = diagnose(made(LATE, source="TRL", **QUIET)).remedies[0]
+    imported, call = remedy.paste.splitlines()
+    names = {"args": trl.GRPOConfig("out", use_cpu=True, bf16=False, report_to="none")}
+    exec(imported, names)  # our own text
+    names["EntropyGRPOTrainer"] = trainer
+    exec(call, names)
+    assert "HeldEntropy(target=0.907" in repr(names["trainer"])
 
 
 def test_a_script_s_run_in_trl_gets_lines_for_the_script():

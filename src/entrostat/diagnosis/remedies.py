@@ -91,11 +91,8 @@ def _thermostat(run: Run, target: float | str) -> str:
         return f"{_again(run)} --method thermostat --method.target {target}"
     if trainer == TRL:
         return (
-            "from entrostat import make_objective\n"
-            "from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config\n"
-            "own = from_grpo_config(args)  # your GRPOConfig's own loss\n"
-            f'own["method"].append({json.dumps({"name": "thermostat", "target": target})})\n'
-            "trainer = EntropyGRPOTrainer(..., args=args, objective=make_objective(**own))"
+            "from entrostat.trainers.trl import EntropyGRPOTrainer\n"
+            f"trainer = EntropyGRPOTrainer(..., args=args, entropy={json.dumps(target)})"
         )
     if trainer != VERL:
         return ""
