@@ -16,7 +16,7 @@ _LIST = re.compile(r"\b[Ll]ist\[")
 
 
 def called(function: Callable[..., Any], arguments: list[Any], classes: dict[str, Any]) -> Any:
-    """Call a function; returns its result, or if it is `-> None` the first argument; nodes as lists.
+    """Call a function; returns its result, or for `-> None` the first argument; nodes as lists.
 
     `classes` has the program's `ListNode` and `TreeNode`.
     """
