@@ -98,8 +98,8 @@ def summarized(
 def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConfig) -> Tensor:
     """Entropy of the policy on its prompts (PAR App. C.2 and C.3), one number per prompt.
 
-    It is the mean of the exact next-token entropy over the positions that predict the prompt's
-    second to last tokens, at the sampling temperature. Tokens of a chat template belong to the
+    It is the mean of the exact next-token entropy over the positions that predict the prompt's own
+    tokens, all but the first, at the sampling temperature. Tokens of a chat template belong to the
     prompt. PAR does not specify its mean; its C.3 compares one number per prompt with accuracy.
 
     Returns:

@@ -16,7 +16,7 @@ STEP = (0.02, 0.2)  # nats: KL from the policy before an iteration to the one at
 BURST = 8  # a single iteration counts if its step is this many times as large
 JUMP = 1.5  # smallest growth factor of the learning rate that counts
 NORM = 3.0  # smallest growth factor of the gradient norm that counts
-LARGE = 3e-4  # a learning rate from which on it counts as large
+LARGE = 3e-4  # smallest learning rate that counts as large
 DIGITS = 3  # decimals
 _UPDATES = ("train_batch_size", "ppo_mini_batch_size", "ppo_epochs")  # veRL's keys
 ENTROPY_COEFF = "entropy_coeff"  # veRL's key
@@ -135,7 +135,7 @@ def _large(seen: Seen, rate: Signal) -> Plain:
 
 
 def _step(seen: Seen, step: Signal) -> Plain:
-    """Weight of the KL per iteration: about the onset, at most, and as the median since."""
+    """Weight by the KL per iteration: its mean at the onset, maximum / `BURST`, or median since."""
     later, most = np.abs(step.y[step.x >= seen.onset]), float(np.abs(step.y).max())
     about = float(np.abs(_about(step, seen)).mean())
     median = float(np.median(later)) if len(later) else 0.0
