@@ -194,6 +194,7 @@ SMALL: dict[str, Callable[[ModuleType, Path], list[str]]] = {
     "clip_bias": plain("--seeds", "1", "--iterations", "2"),
     "dynamics": dynamics,
     "frontier": frontier,
+    "frontier_llm": lambda bench, folder: ["--picture", str(folder / "llm.png")],
     "grading_rules": grading_rules,
     "grading_sets": grading_sets,
     "hosts_curves": hosts_curves,

@@ -116,7 +116,7 @@ def test_a_steady_fall_is_timed():
     assert found.left == 6
     assert found.early <= 6 <= found.late
     assert found.probability > 0.99
-    assert "most likely in 6" in str(found)
+    assert "in 6 (median; 80% interval" in str(found)
 
 
 def test_a_level_run_gives_none():

@@ -1,8 +1,11 @@
 """Verdict, onset, causes and remedies on runs whose truth is known by construction."""
 
+import dataclasses
 import json
 import math
+import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -330,6 +333,51 @@ def test_trl_lines_run():
     objective = es.make_objective(**names["own"])
     assert "HeldEntropy(target=0.907" in repr(objective)
     assert lines[-1].endswith("objective=make_objective(**own))")
+
+
+def test_a_script_s_run_in_trl_gets_lines_for_the_script():
+    """Its config.toml names reward functions, which no `entrostat train --config` can make."""
+    script = {"host": "trl", "method": "TRL's dapo", "task": {"name": "reward"}}
+    run = made(LATE, config=script, **QUIET)
+    assert "EntropyGRPOTrainer" in diagnose(run).remedies[0].paste
+    recipe = dataclasses.replace(run, environment_text="{}")
+    assert diagnose(recipe).remedies[0].paste.startswith("entrostat train --config")
+
+
+@pytest.mark.parametrize(
+    ("settings", "advantage", "aggregation", "bounds"),
+    [
+        ({}, "grpo", "token_mean", (0.2, 0.2)),
+        ({"rollout_is": "token", "rollout_rs": "token_k1", "bypass_mode": "true"},
+         "grpo", "token_mean", (0.2, 0.2)),
+        ({"adv_estimator": "rloo", "clip_ratio_high": "0.28"}, "rloo", "token_mean", (0.2, 0.28)),
+        ({"adv_estimator": "GRPO", "loss_agg_mode": "seq-mean-token-mean"},
+         "grpo", "seq_mean_token_mean", (0.2, 0.2)),
+    ],
+)  # fmt: skip
+def test_verl_lines_keep_the_runs_loss_and_are_taken(settings, advantage, aggregation, bounds):
+    from entrostat.core.probe import bounds as clip
+    from entrostat.core.probe import probe
+    from entrostat.trainers.verl.refusals import DEFAULTS, refusals
+
+    found = diagnose(replace(made(LATE, source="veRL", **QUIET), settings=settings))
+    paste = next(r.paste for r in found.remedies if "thermostat" in r.paste)
+    lines = [word.lstrip("+").partition("=") for word in shlex.split(paste)]
+    said = {key: value for key, _, value in lines}
+    loss = {key.rpartition(".")[2]: value for key, value in said.items() if "policy_loss" in key}
+    words = re.sub(r"([{,:])([a-z]\w*)", r'\1"\2"', loss["method"])
+    objective = es.make_objective(
+        json.loads(words), advantage=loss.get("advantage"), aggregation=loss.get("aggregation")
+    )
+    assert (objective.advantage, objective.aggregation) == (advantage, aggregation)
+    assert clip(probe(objective)) == bounds
+    own = {next((k for k in DEFAULTS if k.endswith(f".{key}")), key): value
+           for key, value in settings.items()}  # fmt: skip
+    switches = {"actor_rollout_ref.rollout.calculate_log_probs": True}  # as the correction needs
+    run = DEFAULTS | {"algorithm.adv_estimator": "grpo"} | own | switches | said
+    run |= {key: float(run[key]) for key in run if "clip_ratio_" in key}
+    run["algorithm.adv_estimator"] = run["algorithm.adv_estimator"].lower()
+    assert [reason for refused, reason in refusals(run.get, objective) if refused] == []
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,18 @@ def test_verl_aggregation(tmp_path, mode, value, name, words) -> None:
     assert words in run.entropy_is
 
 
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [
+        ("actor/entropy", "before the iteration's updates, aggregated"),
+        ("actor/entropy_loss", "before the iteration's updates or during them, aggregated"),
+    ],
+)
+def test_verl_says_of_which_policy_its_entropy_is(tmp_path, name, when) -> None:
+    run = read(write(tmp_path / "log", f"step:1 - {name}:0.5 - actor/ppo_kl:0.1"))
+    assert when in run.entropy_is
+
+
 def test_verl_restart_repeats_steps_and_cuts_its_last_line(tmp_path) -> None:
     path = write(
         tmp_path / "log",

@@ -45,10 +45,11 @@ def test_a_file_may_not_say_it_for_the_user(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.toml").write_text('[scoring]\nsandbox = "unsafe"\n')
     where = "config.toml" if verb == "--config" else "."
-    assert main(["train", verb, where]) == 2
-    error = capsys.readouterr().err
-    assert "runs what a model writes with your own rights" in error
-    assert "--sandbox unsafe" in error
+    for more in ([], ["--trust-code"]):  # which is about code that the file names
+        assert main(["train", verb, where, *more]) == 2
+        error = capsys.readouterr().err
+        assert "runs what a model writes with your own rights" in error
+        assert "--sandbox unsafe" in error
     if verb == "--config":
         assert main(["train", verb, where, "--sandbox", "unsafe", *NOWHERE]) == 2
         assert "device must be" in capsys.readouterr().err
@@ -89,3 +90,22 @@ def test_a_program_that_hangs_costs_its_rollout_and_no_more() -> None:
             assert scorer.failures == failures
     assert len(said) == 1
     assert "timed out" in said[0]
+
+
+def test_a_study_says_it_with_trust_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text('[base]\nscoring = { sandbox = "unsafe" }\n[[runs]]\nname = "a"\n')
+    started: list[str] = []
+
+    def start(self: Any, training: Any, words: list[str]) -> None:
+        started.extend(words)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("entrostat.study.workers.Local.start", start)
+    assert main(["study", "s.toml"]) == 2
+    assert "add --trust-code" in capsys.readouterr().err
+    assert main(["study", "s.toml", "--trust-code"]) == 130
+    assert main(["train", *started, *NOWHERE]) == 2  # its training is not refused for it
+    assert "device must be" in capsys.readouterr().err

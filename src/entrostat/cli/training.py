@@ -117,7 +117,7 @@ def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) 
     `given` has the values of the `FROM_FILE` options, and may have "resume", a run.
     """
     from ..config import TrainConfig, from_dict, load
-    from ..tasks.trust import refuse_code, typed_keys
+    from ..tasks.trust import refuse_code, refuse_unsafe, typed_keys
     from ..trainers.verl import config as verl
 
     file, run, sandbox = given["config"], given.get("resume"), given["sandbox"]
@@ -132,6 +132,7 @@ def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) 
         typed |= typed_keys(flags)
     if "runs" in data:
         raise ValueError(f"config {file!r} is a study of several runs; use: entrostat study {file}")
+    refuse_unsafe(data, where, typed)
     if not given["trust-code"]:
         refuse_code(data, where, typed)
         verl.refuse_code(data.get("verl"), where)

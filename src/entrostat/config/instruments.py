@@ -33,7 +33,7 @@ class Analyze(_Repeated):
     """What updates do to entropy, token by token (docs/dynamics.md); weights stay the same."""
 
     every: int = within(0, 0)
-    """Iterations between analyses, the first iteration among them; 0 for none."""
+    """Iterations between analyses, the first iteration among them; 0 for none (the lab, TRL)."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Forecast(_Repeated):
     """The change of entropy on fresh prompts, foretold before the updates (docs/dynamics.md)."""
 
     every: int = within(0, 0)
-    """Iterations between forecasts, the first iteration among them; 0 for none."""
+    """Iterations between forecasts, the first iteration among them; 0 for none (the lab)."""
     prompts: int = within(64, 1)
     """Fresh prompts on which entropy is measured before and after."""
     rollouts: int = within(8, 1)
@@ -138,7 +138,7 @@ class Evaluation:
     samples: int = within(16, 1, MOST_PROMPTS)
     """Samples per prompt, the k of avg@k and pass@k."""
     every: int = within(0, 0)
-    """Iterations between evaluations; 0 evaluates before the first and after the last."""
+    """Iterations between evaluations; 0 evaluates only before the first and after the last."""
     sets: tyro.conf.Suppress[list[EvalSet]] = field(default_factory=list)
     """Sets in place of the task's own held-out splits: `[[eval]]` in a file."""
 

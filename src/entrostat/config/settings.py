@@ -28,9 +28,10 @@ class Enough:
     """
 
     group: int | None = within(None, 1)
-    """Rollouts of every prompt that must be in; None takes two thirds, rounded up."""
+    """Rollouts of every prompt that must be finished (the lab); None takes two thirds, rounded
+    up."""
     share: float | None = within(None, 0, 1, above=True)
-    """Share of all rollouts that must be in; None takes .9."""
+    """Share of all rollouts that must be finished (the lab); None takes .9."""
 
     @property
     def on(self) -> bool:
@@ -49,7 +50,8 @@ class Sampling:
     """How rollouts are drawn."""
 
     engine: Literal["transformers", "vllm"] = "transformers"
-    """What generates: transformers, or vLLM (the hosts trl and verl)."""
+    """What generates: transformers, or vLLM (host trl or verl; veRL has vLLM unless [verl] says
+    otherwise)."""
     prompts: int = within(32, 1, 10**5)
     """Prompts per iteration."""
     rollouts: int = within(8, 1, 10**5)
@@ -57,8 +59,8 @@ class Sampling:
     max_new_tokens: int | None = within(None, 1, MOST_TOKENS)
     """Tokens a rollout may take, or one turn of it; None asks the task."""
     max_context: int | None = within(None, 2)
-    """Tokens of a prompt and its rollout together, all turns and what the environment says among
-    them; None takes the model's."""
+    """Tokens of a prompt and its rollout together, all turns and observations included; None takes
+    the model's context."""
     temperature: float = within(1.0, 0, above=True)
     """Sampling temperature; statistics are of the policy at this temperature."""
     top_p: float = within(1.0, 0, 1, above=True)
@@ -66,11 +68,13 @@ class Sampling:
     batch: int = within(256, 1)
     """Sequences generated at once."""
     stop: tuple[str, ...] | None = None
-    """Texts that end a rollout, as eos does; None asks the task, none at all turns its own off."""
+    """Texts that end a rollout, as eos does; None asks the task, an empty list turns its own
+    off."""
     measure: bool = True
-    """Measure the old policy in a pass of its own; false takes what the sampler saw (float32)."""
+    """Measure the old policy in a separate pass; false takes the sampler's figures (float32; the
+    lab)."""
     redraws: int = within(0, 0, 255)
-    """Times an iteration that prompts whose group has no signal are drawn anew (lab, TRL)."""
+    """Most times an iteration that prompts without a signal are drawn anew (the lab, TRL)."""
     enough: Enough = field(default_factory=Enough)
 
 
@@ -95,7 +99,8 @@ class Optim:
     weight_decay: float = within(0.0, 0)
     """AdamW's decoupled weight decay."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """The learning rate after the warm-up: it stays, or falls to `lr_min` by the run's end."""
+    """The learning rate after the warm-up: constant, or falling to `lr_min` by the run's end (veRL
+    has no "linear")."""
     lr_min: float = within(0.0, 0, 1)
     """Share of the learning rate that "cosine" and "linear" end at."""
     warmup: int = within(0, 0)
@@ -107,11 +112,11 @@ class Optim:
     minibatches: int = within(2, 1)
     """Updates per pass. 1 epoch of 1 minibatch is strictly on-policy."""
     keep_size: bool = False
-    """Minibatches keep the size that they have of all rollouts, so that groups without a signal
-    mean fewer updates (REPO 4; the lab). Else `minibatches` share what is left."""
+    """Minibatches keep the size that all rollouts give them, so that groups without a signal mean
+    fewer updates (REPO 4; the lab). Else the other rollouts are cut into `minibatches`."""
     whole_groups: bool = False
-    """A minibatch has all rollouts of its prompts, as veRL's have; a group on the border of two is
-    cut. Else rollouts are drawn one by one (docs/thermostat_record.md: why it can matter)."""
+    """A minibatch has all rollouts of its prompts, as veRL's always has; a group on the border of
+    two is cut. Else single rollouts are drawn (docs/thermostat_record.md: why it can matter)."""
     micro_batch: int = within(128, 1)
     """Sequences in memory at once; any value gives the same gradient."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] | None = (
@@ -126,7 +131,7 @@ class Numerics:
 
     round_logp: Literal["bf16", "fp16"] | None = None
     """Round the policy's log-prob in the ratio as a cast of the model's outputs does; the gradient
-    passes. None keeps it exact. FSDP2 with accelerate's defaults in bf16: both of these "bf16"."""
+    passes. None keeps it exact. Accelerate's FSDP2 in bf16 does both of these in bf16 (the lab)."""
     round_old_logp: Literal["bf16", "fp16"] | None = None
     """The same of the old policy's log-prob."""
 
@@ -152,12 +157,12 @@ class Scoring:
     workers: int = within(0, 0, 1024)
     """Processes; 0 takes one per processor, at most 16."""
     environment_timeout: float = within(60.0, 0, above=True)
-    """Seconds for a reply of an environment; a rollout whose environment takes longer scores 0."""
+    """Seconds for an environment's reply; a rollout whose environment takes longer scores 0."""
     memory: int = within(2048, 64)
     """MiB that such a process may take (Linux); an answer that takes more scores 0."""
     sandbox: Literal["auto", "unsafe"] = "auto"
-    """Programs that the policy writes: "auto" isolates them, or refuses where that is impossible;
-    "unsafe" runs them with your own rights (docs/sandbox.md). `--sandbox` for short."""
+    """Programs that the policy writes: "auto" isolates them, or raises an error where that is
+    impossible; "unsafe" runs them with your own rights (docs/sandbox.md). `--sandbox` for short."""
 
 
 @dataclass
@@ -166,16 +171,17 @@ class Save:
 
     checkpoint_every: int = within(0, 0)
     """Iterations between checkpoints; a killed run loses what came after the last one. 0: every
-    iteration where a checkpoint takes less than 64 MB, else by `checkpoint_minutes`."""
+    iteration where a checkpoint takes less than 64 MB, else by `checkpoint_minutes`; in veRL a
+    tenth of the run."""
     checkpoint_minutes: float = within(10.0, 0, above=True)
-    """Minutes between checkpoints where `checkpoint_every` is 0 and they are large."""
+    """Minutes between checkpoints where `checkpoint_every` is 0 and a checkpoint is large."""
     checkpoints: int = within(2, 0)
     """Checkpoints kept; 0 keeps one until the final model is written."""
     rollouts_every: int = within(1, 0)
     """Iterations between rollout dumps; 0 for none."""
     best: str = ""
-    """A figure of the evaluations, "test/avg@k" say: the policy highest in it is kept in best/. Of
-    several, with commas between them, the mean counts, where all are evaluated together."""
+    """A figure of the evaluations, such as "test/avg@k": the policy with the highest one is kept in
+    best/. Of several, separated by commas, the mean counts, where all are evaluated together."""
 
 
 @dataclass
@@ -198,12 +204,12 @@ class TrainConfig:
     seed: int = within(0, 0, 2**32 - 1)
     """Decides prompts, samples, minibatches and selections."""
     output: str = ""
-    """Run directory; empty for runs/METHOD-TASK-sSEED."""
+    """Run directory; empty for runs/METHOD-TASK-sSEED, in TRL and veRL with -trl or -verl."""
     device: str = "auto"
     """"cpu", "cuda" or "auto"."""
     precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
     """Arithmetic of the model; weights stay float32, fp16 scales the loss. "auto" takes bf16 where
-    the processor multiplies it faster (measured), else fp32."""
+    the processor multiplies it faster (measured) or the GPU has it, else fp32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, for memory."""
     threads: int = within(0, 0, 1024)
@@ -225,9 +231,9 @@ class TrainConfig:
     """Assertions on figures at the run's end: {"reward/mean" = "last10 > 0.5"}; `entrostat train`
     exits with 1 where one does not hold."""
     trl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
-    """Arguments of TRL's GRPOConfig that the other settings do not say."""
+    """Arguments of TRL's GRPOConfig that no other setting covers."""
     verl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
-    """Keys of veRL's configuration, dotted or nested, that the other settings do not say."""
+    """Keys of veRL's configuration, dotted or nested, that no other setting covers."""
 
     def validate(self) -> TrainConfig:
         """This configuration, if its values can be meant.

@@ -24,7 +24,7 @@ class Forecast:
     low: float  # the band's lower end, nats
     high: float  # its upper end; infinity where it is open
     probability: float  # that entropy is outside at some time in the next 60 iterations
-    left: int | None  # iterations until then, in the middle of what may come; None beyond 200
+    left: int | None  # iterations until then, the median; None beyond 200
     early: int | None  # where an 80% interval of `left` begins
     late: int | None  # where it ends
 
@@ -35,7 +35,7 @@ class Forecast:
         if self.left is None:
             return text
         late = "more than 200" if self.late is None else str(self.late)
-        return f"{text}, most likely in {self.left} (80% interval {self.early} to {late})"
+        return f"{text}, in {self.left} (median; 80% interval {self.early} to {late})"
 
 
 @dataclass(frozen=True)

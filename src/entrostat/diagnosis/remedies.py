@@ -64,8 +64,18 @@ def remedies_of(
 
 
 def _flag(run: Run, key: str, n: object = "") -> str:
-    line = FLAGS[key].get(run.trainer, "").format(n=n)
-    return f"{_again(run)} {line}" if run.trainer == LAB and line else line
+    trainer = _pasted_into(run)
+    line = FLAGS[key].get(trainer, "").format(n=n)
+    return f"{_again(run)} {line}" if trainer == LAB and line else line
+
+
+def _pasted_into(run: Run) -> str:
+    """The trainer whose syntax repeats the run: TRL if a user's own script made it.
+
+    Such a script leaves a config.toml but no environment.json; no file contains its rewards.
+    """
+    script = run.config.get("host") == "trl" and not run.environment_text
+    return TRL if run.trainer == LAB and script else run.trainer
 
 
 def _again(run: Run) -> str:
@@ -76,9 +86,10 @@ def _again(run: Run) -> str:
 
 def _thermostat(run: Run, target: float | str) -> str:
     """Lines that add the thermostat to the run's method, in its trainer's syntax."""
-    if run.trainer == LAB:
+    trainer = _pasted_into(run)
+    if trainer == LAB:
         return f"{_again(run)} --method thermostat --method.target {target}"
-    if run.trainer == TRL:
+    if trainer == TRL:
         return (
             "from entrostat import make_objective\n"
             "from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config\n"
@@ -86,28 +97,41 @@ def _thermostat(run: Run, target: float | str) -> str:
             f'own["method"].append({json.dumps({"name": "thermostat", "target": target})})\n'
             "trainer = EntropyGRPOTrainer(..., args=args, objective=make_objective(**own))"
         )
-    if run.trainer != VERL:
+    if trainer != VERL:
         return ""
-    actor = "actor_rollout_ref.actor"
+    actor, said = "actor_rollout_ref.actor", run.settings
+    low, high = (number(said.get(f"clip_ratio_{side}")) or 0.2 for side in ("low", "high"))
+    clip = "" if low == high == 0.2 else f"{{name:ppo,low:{low:g},high:{high:g}}},"
+    mean = said.get("loss_agg_mode", "token-mean").replace("-", "_")
+    own = {
+        "advantage": _ESTIMATORS[said.get("adv_estimator", "grpo").lower()],
+        "aggregation": "" if mean == "token_mean" else mean,
+    }
+    lines = [f" +{actor}.policy_loss.{key}={value}" for key, value in own.items() if value]
     return (
         f"trainer.v1.trainer_mode=entrostat {actor}.strategy=fsdp2 {actor}.calculate_entropy=true "
         f"{actor}.policy_loss._target_=entrostat.trainers.verl.settings.PolicyLoss "
         f"{actor}.policy_loss.loss_mode=entrostat "
-        f"'+{actor}.policy_loss.method=[dapo,{{name:thermostat,target:{target}}}]'"
-    )
+        f"'+{actor}.policy_loss.method=[{clip}{{name:thermostat,target:{target}}}]'"
+        + "".join(lines) + (" algorithm.adv_estimator=grpo" if own["advantage"] else "")
+    )  # fmt: skip
 
 
-# settings that entrostat's veRL trainer checks, and the values that it accepts
+# veRL's estimators without a critic -> entrostat's; "" for the thermostat's own
+_ESTIMATORS = {
+    "grpo": "", "rloo": "rloo", "reinforce_plus_plus": "reinforce_pp", "grpo_passk": "grpo_passk",
+    "opo": "opo",
+}  # fmt: skip
+# values of veRL's settings with which entrostat's trainer can be added to a run
 _TAKEN = {
     "entropy_coeff": ("0", "0.0"), "strategy": ("fsdp", "fsdp2"), "use_kl_loss": ("false",),
-    "use_kl_in_reward": ("false",), "bypass_mode": ("false", "none", "null"),
-    "rollout_is": ("none", "null"), "rollout_rs": ("none", "null"),
-    "adv_estimator": ("grpo", "rloo", "reinforce_plus_plus", "grpo_passk", "opo"),
+    "use_kl_in_reward": ("false",), "adv_estimator": tuple(_ESTIMATORS),
+    "loss_agg_mode": ("token-mean", "seq-mean-token-mean"),
 }  # fmt: skip
 
 
 def _refused(run: Run) -> bool:
-    """Whether entrostat's veRL trainer would reject the run's settings or veRL version."""
+    """Whether a veRL run's settings or version rule out entrostat's trainer."""
     said = {key: run.settings[key].lower() for key in _TAKEN if key in run.settings}
     other = any(value not in _TAKEN[key] for key, value in said.items())
     return run.trainer == VERL and (other or _is_old(run))
@@ -222,7 +246,7 @@ def _harder(run: Run, judged: Judged) -> Made:
         "stop here, or train on harder prompts",
         "Stop here, or train on harder prompts: leave out those that are solved nearly always. "
         "A checkpoint from before the fall keeps the score and the diversity (save.best).",
-        lab if run.trainer == LAB else _flag(run, "harder"),
+        lab if _pasted_into(run) == LAB else _flag(run, "harder"),
     )
 
 

@@ -33,7 +33,10 @@ GRADERS: dict[str, Kind] = {
     "exact": Kind("entrostat.grading.texts:grade_exact", "the text itself", True, "check_text"),
     "contains": Kind("entrostat.grading.texts:grade_contains", "a text in it", True, "check_text"),
     "number": Kind(
-        "entrostat.grading.numbers:grade_number", "its last number, exactly", True, "check_number"
+        "entrostat.grading.numbers:grade_number",
+        "its answer as a number, exactly",
+        True,
+        "check_number",
     ),
     "math": Kind(
         "entrostat.grading.mathematics:grade_math",

@@ -1,1 +1,1 @@
-"""What a run leaves behind, and how it is read again: metrics, evaluations, rollouts."""
+"""Read and write the logs of a run: metrics, evaluations, rollouts."""

@@ -1,4 +1,4 @@
-"""Writing files so that a crash or a full disk leaves what was there before."""
+"""Write files atomically: a crash or a full disk leaves the previous content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import RunStopped
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a disk's refusal into `RunStopped`, which says what to do."""
+    """Turn an OSError from the disk into `RunStopped`, whose message says what to do."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -30,7 +30,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a file of a run under a temporary name, then put it in place: `atomic`, `writing`."""
+    """Replace a file of a run atomically (`atomic`, `writing`)."""
     with writing(path), atomic(path) as part:
         yield part
 
@@ -42,11 +42,11 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`; what was written to it takes the place, whole or not at all.
+    """Yield a temporary file beside `path` that replaces `path` on success, whole or not at all.
 
-    The name is random and the file made by this process, so that a link that someone else planted
-    is never written through; one under `path` itself is replaced, not followed. Where the disk is
-    full or refuses (OSError), what was there before stays.
+    This process creates the file under a random name, so it never writes through a link that
+    someone else planted. A link at `path` itself is replaced, not followed. On an OSError (a full
+    disk, say) `path` keeps its content.
     """
     make_directory(path.parent)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
@@ -63,10 +63,10 @@ def atomic(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path, aside: Path | None = None) -> Iterator[Path]:
-    """A temporary directory beside `path`, then as `atomic`.
+    """Yield a temporary directory beside `path` that replaces `path` on success (see `atomic`).
 
-    What is at `path` goes `aside` in the same directory, a moment before; without such a place
-    there must be nothing, or an empty directory.
+    An existing `path` is first moved to `aside`, in the same directory. Without `aside`, `path`
+    must not exist or be an empty directory.
     """
     make_directory(path.parent)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
@@ -84,7 +84,7 @@ def atomic_directory(path: Path, aside: Path | None = None) -> Iterator[Path]:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and those above it, their names on the disk."""
+    """Make a directory and its parents, and sync their names to the disk."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
@@ -92,25 +92,25 @@ def make_directory(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file's content, or a directory's names, on the disk before going on."""
+    """Sync a file's content, or a directory's names, to the disk."""
     place = os.open(path, os.O_RDONLY)
     try:
         os.fsync(place)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without such a thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without fsync
             raise
     finally:
         os.close(place)
 
 
 def dump_files(folder: Path) -> dict[int, Path]:
-    """Iteration -> the file of its rollouts in a folder."""
+    """Map each iteration to its rollout file in a folder."""
     files = [p for p in folder.glob("*.safetensors") if p.stem.isascii() and p.stem.isdecimal()]
     return {int(p.stem): p for p in sorted(files, key=lambda p: int(p.stem))}
 
 
 def in_bytes(count: float) -> str:
-    """A size as people read it: 540 MB, 1.6 GB."""
+    """Format a size for people: 540 MB, 1.6 GB."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             value = count / size

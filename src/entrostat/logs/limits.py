@@ -1,7 +1,7 @@
-"""Whether a run's controllers could do what they were asked, by its log.
+"""Check in a run's log whether its controllers were saturated.
 
-A controller whose coefficient stays at the end of its range has no more to give: the entropy goes
-where the rest of the training takes it.
+A controller whose coefficient stays at the end of its range has no control left: the rest of the
+training determines the entropy.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..method.registry import METHODS
 from ..method.thermostat import HeldEntropy
 from .lines import number
 
-NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
+NEAR = 0.05  # relative to the target: within it, a saturated controller still holds the target
 
 
 def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> list[str]:
-    """A sentence for each controller that was at its limit in most of the run's second half.
+    """Return a sentence for each controller at its limit in most of the run's second half.
 
-    `metrics` are as in metrics.jsonl, `methods` as in objective.json.
+    `metrics` has the rows of metrics.jsonl, `methods` the tables of objective.json.
     """
     tables = [table for table in methods if isinstance(table, Mapping)]
     said = (_saturation(metrics, table, tables) for table in tables)
@@ -66,7 +66,7 @@ def _saturation(
             "(--method.knob of `thermostat`)."
         )
     limit = 0.0 if parameter is None else float(getattr(method, parameter))
-    if isinstance(law, ProportionalIntegral):  # over a range of its own
+    if isinstance(law, ProportionalIntegral):  # its range is its own
         limit, parameter = law.high, None
     values = series(_key(metrics, name, coefficient))
     if (count := at_limit(values, limit)) is None:
@@ -80,7 +80,7 @@ def _saturation(
 
 
 def _missed(seen: Sequence[float], target: Sequence[float]) -> str:
-    """That the target cannot be held, and how far off the entropy is; "" where it is held."""
+    """Say that the target is missed, and by how much; "" if it is held."""
     half, text = seen[len(seen) // 2 :], "it cannot hold the target"
     if not half or not target:
         return text
@@ -91,7 +91,7 @@ def _missed(seen: Sequence[float], target: Sequence[float]) -> str:
 
 
 def _rebuilt(table: Mapping[str, Any]) -> Method | None:
-    """The method that a table means; None where it is not known here, or was another once."""
+    """Rebuild a method from its table; None if its name or parameters are unknown."""
     name = str(table.get("name"))
     given = {key: value for key, value in table.items() if key != "name"}
     try:
@@ -102,7 +102,7 @@ def _rebuilt(table: Mapping[str, Any]) -> Method | None:
 
 
 def _key(metrics: Sequence[Mapping[str, Any]], name: str, figure: str) -> str:
-    """Where a method's figure is logged: under its name where two have one of that name."""
+    """Key of a method's metric, with the method's name if two methods log that metric."""
     own = f"control/{name}_{figure}"
     return own if any(own in row for row in metrics) else f"control/{figure}"
 

@@ -18,7 +18,7 @@ _BLOCK = 1 << 20  # bytes read at once
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a log had come, and what it said until there."""
+    """A position in a log, and the hash of the content before it."""
 
     bytes: int
     sha256: str  # of these bytes, in hexadecimal
@@ -32,13 +32,13 @@ class JsonLines:
         self._hash, self._hashed = hashlib.sha256(), 0
 
     def read(self) -> list[dict[str, Any]]:
-        """The whole lines; reading stops at the first that is not one."""
+        """Return the lines up to the first one that is damaged."""
         rows = self._rows()
         end = rows.index(None) if None in rows else len(rows)
         return [row for row in rows[:end] if row is not None]
 
     def readable(self) -> list[dict[str, Any]]:
-        """Every whole line, also those after a damaged one."""
+        """Return every valid line, including those after a damaged one."""
         return [row for row in self._rows() if row is not None]
 
     def _rows(self) -> list[dict[str, Any] | None]:
@@ -47,9 +47,9 @@ class JsonLines:
         return [_object(line) for line in self.path.read_bytes().split(b"\n")[:-1]]
 
     def keep_until(self, iteration: int) -> None:
-        """Forget what came after `iteration`, and a last line that was cut short.
+        """Remove lines after `iteration`, and a truncated last line.
 
-        Where a line before the last is damaged, nothing is changed (ValueError).
+        If a line before the last is damaged, raise ValueError and change nothing.
         """
         rows = self._rows()
         for place, row in enumerate(rows, 1):
@@ -62,12 +62,12 @@ class JsonLines:
         replace_text(self.path, "".join(map(_line, kept)))
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add lines; figures that are not finite are left out."""
+        """Append lines; non-finite values are left out."""
         with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write("".join(map(_line, rows)))
 
     def mark(self) -> Mark:
-        """Have the log on the disk; where it is now."""
+        """Sync the log to the disk and return its current position."""
         before = self._hashed
         with writing(self.path), open(self.path, "rb") as file:
             file.seek(before)
@@ -79,7 +79,7 @@ class JsonLines:
         return Mark(self._hashed, self._hash.hexdigest())
 
     def damage(self, mark: Mark) -> str | None:
-        """In words, why the log is not what it was at `mark`; None where it is, or is longer."""
+        """Say how the log was damaged since `mark`; None if it is unchanged or only longer."""
         name = self.path.name
         if not self.path.is_file():
             return f"{name} is gone"
@@ -93,7 +93,7 @@ class JsonLines:
         return f"{name} lacks its last {left} bytes" if left else f"{name} is not what was written"
 
     def rewind(self, mark: Mark) -> int:
-        """Forget what came after `mark`; returns how many lines, one cut short among them."""
+        """Cut the log back to `mark`; return the number of lines removed, partial ones included."""
         with writing(self.path), open(self.path, "r+b") as file:
             file.seek(mark.bytes)
             rest = file.read()
@@ -111,13 +111,13 @@ class JsonLines:
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError):  # cut short, not UTF-8, or made to break a reader
+    except (ValueError, RecursionError):  # truncated, not UTF-8, or nested too deeply
         return None
     return row if isinstance(row, dict) else None
 
 
 def finite(value: Any) -> Any:
-    """`value` without NaN and infinity: a dict loses the key, a list has None in the place."""
+    """Remove NaN and infinity from `value`: a dict loses the key, a list gets None."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items() if not _missing(each)}
     if isinstance(value, list | tuple):
@@ -134,7 +134,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty where it cannot be read, or is none."""
+    """Read the object in a file; {} if it cannot be read or is not an object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -143,7 +143,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """A finite number as a float; None for anything else."""
+    """Convert to a finite float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -1,7 +1,7 @@
 """Rollouts of one iteration, token by token.
 
-`rollouts/000012.safetensors` holds one iteration's rollouts without padding: values of all tokens
-one after another, and where each rollout starts. `load_rollouts` reads it.
+`rollouts/000012.safetensors` holds one iteration's rollouts without padding: the concatenated
+values of all tokens, and the offset of each rollout. `load_rollouts` reads it.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ class Rollouts:
     """One iteration's rollouts: B rollouts, n tokens in all.
 
     Attributes:
-        iteration: which one.
+        iteration: its number.
         prompts: B texts.
         completions: B texts, without eos.
         rewards: [B] float32.
         group: [B] int32, which prompt of the iteration.
-        finished: [B] bool, whether the rollout ended with eos.
+        finished: [B] bool, False if the rollout was cut off by a length limit.
         trained: [B] bool, False where the group had only zero advantages and was dropped.
         start: [B + 1] int64; rollout i has the tokens start[i] to start[i + 1].
         tokens: [n] int32 ids.
         logp: [n] float32, under the policy that the iteration started with.
-        sampler_logp: [n] float32, as the sampler saw it.
+        sampler_logp: [n] float32, as the sampler computed it.
         entropy: [n] float32, nats, exact.
         advantage: [n] float32, after the methods' edits; 0 where not trained.
         pieces: text of each token id that occurs.
         change: [n] float32, nats: entropy at the token's state after the iteration's updates minus
             before; None unless the iteration was analysed.
-        influence: [n] float32, nats: what the token's gradient does to the batch's mean entropy
+        influence: [n] float32, nats: effect of the token's gradient on the batch's mean entropy
             (`dynamics.influence`); None unless the iteration was analysed.
-        sampled: [n] bool, False where an environment spoke between turns: such a token has NaN for
-            figures. None where the policy sampled every token.
+        sampled: [n] bool, False for observation tokens, whose float values are NaN. None if the
+            policy sampled every token.
 
-    Rollouts read from another trainer's dump have NaN where that does not say, and no tokens where
-    it has texts only.
+    Rollouts from another trainer's dump have NaN for unknown values, and no tokens if the dump has
+    only text.
     """
 
     iteration: int
@@ -75,13 +75,13 @@ class Rollouts:
         return len(self.completions)
 
     def rows(self, i: int) -> slice:
-        """Where rollout `i`'s tokens are: `r.entropy[r.rows(3)]`."""
+        """Slice of rollout `i`'s tokens: `r.entropy[r.rows(3)]`."""
         return slice(int(self.start[i]), int(self.start[i + 1]))
 
 
 _FLOATS, _INTEGERS = (torch.float32, torch.float64), (torch.int32, torch.int64)
 _FLAGS = (torch.bool,)
-# what a tensor has a value of (`check`), and its types
+# axis that each tensor runs over (`check`), and its dtypes
 _TENSORS = {
     "rewards": ("rollout", _FLOATS), "group": ("rollout", _INTEGERS), "start": ("edge", _INTEGERS),
     "finished": ("rollout", _FLAGS), "trained": ("rollout", _FLAGS), "tokens": ("token", _INTEGERS),
@@ -93,7 +93,7 @@ _OPTIONAL = ("change", "influence", "sampled")
 
 
 def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
-    """Write `directory/ITERATION.safetensors`, whole or not at all."""
+    """Write `directory/ITERATION.safetensors` atomically."""
     group = rollouts.group.tolist()
     texts = {
         "iteration": rollouts.iteration,
@@ -103,7 +103,7 @@ def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
     }
     found = {name: getattr(rollouts, name) for name in _TENSORS}
     tensors = {name: values.contiguous() for name, values in found.items() if values is not None}
-    # texts are a tensor of bytes: a safetensors header may not exceed 100 MB
+    # texts are a tensor of bytes, because a safetensors header may not exceed 100 MB
     data = json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")
     tensors["texts"] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     with replacing(directory / f"{rollouts.iteration:06d}.safetensors") as part:
@@ -115,10 +115,10 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
 
     Args:
         path: a rollout file, or a run directory.
-        iteration: which one, where `path` is a run directory; None takes the last.
+        iteration: its number, if `path` is a run directory; None loads the last one.
 
     Raises:
-        ValueError: nothing there, or not such a file.
+        ValueError: there are no rollouts, or the file is not a rollout file.
 
     Example:
         >>> r = load_rollouts("runs/demo/grpo", iteration=10)  # doctest: +SKIP
@@ -154,10 +154,10 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
 
 
 def check(r: Rollouts) -> None:
-    """Refuse rollouts whose parts do not fit together: a damaged file, or one that someone made.
+    """Raise if parts of the rollouts do not fit together, as in a damaged or forged file.
 
     Raises:
-        ValueError: says which part.
+        ValueError: names the part.
     """
     texts = [*r.prompts, *r.completions, *r.pieces.values()]
     if type(r.iteration) is not int or not all(type(text) is str for text in texts):

@@ -1,7 +1,7 @@
-"""What a run directory says: settings, curves, evaluations, and what is missing from it.
+"""Read a run directory: settings, curves, evaluations, and notes on missing parts.
 
-A run may be unfinished, its last line cut short, its rollouts never dumped: all that is there is
-used, and `Run.notes` says in words what is not.
+A run may be unfinished, its last line truncated, its rollouts never dumped: everything present is
+used, and `Run.notes` lists the rest.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 Lines = list[dict[str, Any]]
 
-INDEX = "study.json"  # what a study writes beside its runs
-MOST = 2**53  # iterations: a larger number is no count
-ENTROPIES = ("entropy/exact", "entropy/nll", "entropy/logged")  # from the truest on
-# other metrics are NaN also in a run that is well, as a mean over no token
+INDEX = "study.json"  # the index that a study writes beside its runs
+MOST = 2**53  # iterations: a larger number is not a count
+ENTROPIES = ("entropy/exact", "entropy/nll", "entropy/logged")  # the most exact first
+# other metrics are also NaN in a healthy run, as a mean over zero tokens
 DECISIVE = (*ENTROPIES, "reward/mean")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in a file that could not be read, and was left out; `line` is from 1."""
+    """A part of a file that could not be read and was left out; `line` counts from 1."""
 
     file: str
     line: int | None
@@ -49,39 +49,39 @@ class Problem:
 
 @dataclass(frozen=True)
 class Run:
-    """A run, read once: one of our directories, or another trainer's log."""
+    """A run, read once: an entrostat run directory, or another trainer's log."""
 
     path: Path
     config: dict[str, Any]  # settings as nested tables; empty without a readable config.toml
     config_text: str  # config.toml as written
     environment_text: str  # environment.json as written
     metrics: Lines  # one object per iteration, at least one
-    evaluation: Lines  # one object per evaluation and set, whose name is its `split`
-    notes: tuple[str, ...]  # on what is missing or cut short, and on controllers at their limit
-    analysis: Lines = field(default_factory=list)  # an object an analysed iteration
-    # iteration -> what reads its rollouts, and raises ValueError where they cannot be read
+    evaluation: Lines  # one object per evaluation and set; `split` is the set's name
+    notes: tuple[str, ...]  # on missing or truncated parts, and on saturated controllers
+    analysis: Lines = field(default_factory=list)  # one object per analysed iteration
+    # iteration -> loader of its rollouts, which raises ValueError if they cannot be read
     dumps: Mapping[int, Callable[[], Rollouts]] = field(default_factory=dict)
     source: str = "entrostat"  # the trainer that wrote it
     entropy_is: str = "exact: the mean over tokens of the full next-token entropy"
     problems: tuple[Problem, ...] = ()  # what could not be read
-    answers: Lines = field(default_factory=list)  # right answers and counts by prompt and split
-    best: dict[str, Any] | None = None  # of the policy in `best/` (`best_of`)
-    group: str | None = None  # what the study that it is of calls its settings
-    # metric -> the iteration from which on it is NaN or infinite, to the log's end
+    answers: Lines = field(default_factory=list)  # correct answers and counts by prompt and split
+    best: dict[str, Any] | None = None  # the policy in `best/` (`best_of`)
+    group: str | None = None  # the study's name for the run's settings
+    # metric -> iteration after which it is NaN or infinite up to the log's end
     broken: Mapping[str, int] = field(default_factory=dict)
-    # another trainer's, by its own names, as far as the log has them
+    # another trainer's settings under its own names, as far as the log has them
     settings: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)  # the source's metric -> ours
-    label: str | None = None  # the run's name, where its path is not of this run alone
+    label: str | None = None  # the run's name, if its path holds other runs too
 
     @property
     def name(self) -> str:
-        """Name of the directory, or the one that its source gives the run."""
+        """Name of the directory, or the name that the source gives the run."""
         return self.label or called(self.path)
 
     @property
     def trainer(self) -> str:
-        """The trainer that wrote it, whatever it was read through."""
+        """The trainer that wrote the run, through whatever tracker it was read."""
         return self.source.split(" through ")[0]
 
     @cached_property
@@ -96,13 +96,13 @@ class Run:
 
     @property
     def method_tables(self) -> list[dict[str, Any]]:
-        """A table a method: its name, and what else the settings say of it."""
+        """One table per method: its name and its settings."""
         methods = self.config.get("method")
         several = methods if isinstance(methods, list) else [methods]
         return [each if isinstance(each, dict) else {"name": each} for each in several]
 
     def setting(self, table: str, key: str) -> Any:
-        """A setting of a run of ours, `optim` and `lr` say; None where it is not known."""
+        """A setting of an entrostat run, such as `optim` and `lr`; None if unknown."""
         found = self.config.get(table)
         return found.get(key) if isinstance(found, dict) else None
 
@@ -125,20 +125,20 @@ class Run:
         return planned if type(planned) is int and 0 < planned < MOST else None
 
     def series(self, key: str) -> tuple[list[int], list[float]]:
-        """Iterations and values of one metric, where a line has it as a finite number."""
+        """Iterations and values of one metric, from the lines where it is a finite number."""
         pairs = [(row["iteration"], number(row.get(key))) for row in self.metrics]
         kept = [(x, y) for x, y in pairs if y is not None]
         return [x for x, _ in kept], [y for _, y in kept]
 
     def keys(self, group: str) -> list[str]:
-        """Names of the metrics of a group, `control` say, in order of appearance."""
+        """Names of the metrics of a group, such as `control`, in order of appearance."""
         return [key for key in self.names if key.startswith(f"{group}/")]
 
     def frame(self, of: str = "metrics") -> pd.DataFrame:
         """The run's numbers as a pandas frame.
 
-        Of "metrics" a row per iteration, by which they are indexed; of "evaluation" a row per set
-        and iteration, indexed by both (`split`, `iteration`).
+        "metrics" has a row per iteration, the index. "evaluation" has a row per set and iteration,
+        indexed by both (`split`, `iteration`).
         """
         if of not in ("metrics", "evaluation"):
             raise ValueError(f"Run.frame: of must be 'metrics' or 'evaluation', got {of!r}")
@@ -149,21 +149,21 @@ class Run:
 
     @property
     def coefficients(self) -> list[str]:
-        """Metrics that are a controller's coefficient."""
+        """Metrics that are controller coefficients."""
         return [key for key in self.keys("control") if key != "control/target"]
 
 
 def pandas(what: str) -> Any:
-    """The module pandas, which `what` needs and which is an extra."""
+    """Import pandas, an optional dependency that `what` needs."""
     with extra("notebook", what):
         import pandas
     return pandas
 
 
 def last_ones(n: int) -> int:
-    """How many of n iterations are a run's end: a fifteenth, 10 of 150, at least one.
+    """How many of n iterations count as a run's end: a fifteenth (10 of 150), at least one.
 
-    One batch's figure is noisy: what a run ends with is everywhere the mean over these.
+    One batch's value is noisy, so every end-of-run figure is the mean over these iterations.
     """
     return max(1, n // 15)
 
@@ -171,9 +171,9 @@ def last_ones(n: int) -> int:
 def paired(
     one: Mapping[int, float], other: Mapping[int, float], lag: int = 0
 ) -> list[tuple[float, float]]:
-    """Pairs of two columns by iteration, `other` read `lag` later, where both have a value.
+    """Pair two columns by iteration, `other` read `lag` iterations later, where both have a value.
 
-    Without the first tenth; none where there are fewer than four.
+    The first tenth is left out; the result is [] with fewer than four pairs.
     """
     begin = max(one, default=0) // 10
     pairs = [(one[i], other[i + lag]) for i in sorted(one) if i > begin and i + lag in other]
@@ -181,20 +181,20 @@ def paired(
 
 
 def moving(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Whether each of two columns has more than one value: without, nothing goes with it."""
+    """Whether both columns have more than one value; a constant column has no correlation."""
     return bool(pairs) and all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
 
 
 def sets_of(run: Run) -> tuple[str, ...]:
-    """The sets that a run was evaluated on, in the order of its log."""
+    """The sets that a run was evaluated on, in log order."""
     return tuple(dict.fromkeys(str(row["split"]) for row in run.evaluation if "split" in row))
 
 
 def held_out(sets: Iterable[Sequence[str]]) -> str:
-    """The one set by which runs are compared: test, or where no run has it the first that all have.
+    """The set by which runs are compared: "test", or without it the first set that all runs share.
 
-    Where they share none it is the first of all; "" where nothing was evaluated. `sets` has, of
-    each run, those that it was evaluated on (`sets_of`).
+    Without a shared set it is the first of all; "" if nothing was evaluated. `sets` has each run's
+    evaluation sets (`sets_of`).
     """
     some = [names for names in sets if names]
     every = list(dict.fromkeys(name for names in some for name in names))
@@ -203,12 +203,12 @@ def held_out(sets: Iterable[Sequence[str]]) -> str:
 
 
 def called(path: Path) -> str:
-    """The name that a path was called by, also where it ends in `.`; of a link its own."""
+    """The last name of a path, also if the path ends in `.`; links are not resolved."""
     return Path(os.path.abspath(path)).name
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory; ValueError where it has no whole line of metrics.jsonl."""
+    """Read a run directory; ValueError if metrics.jsonl has no whole line."""
     path = Path(path)
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"{str(path)!r} holds no metrics.jsonl; name the directory of a run")
@@ -224,7 +224,7 @@ def read_run(path: Path) -> Run:
     config: dict[str, Any] = {}
     try:
         config = tomllib.loads(config_text)
-    except (ValueError, RecursionError) as error:  # of a number of many digits a plain one
+    except (ValueError, RecursionError) as error:  # integers of too many digits
         notes.append(f"config.toml is not TOML ({error}); the settings are unknown.")
     environment = _text(path / "environment.json", notes)
     run = Run(
@@ -252,10 +252,10 @@ def run_of(run: Path | Run) -> Run:
 
 
 def broken(metrics: Lines) -> dict[str, int]:
-    """Metrics that end as NaN or infinity, and since which iteration they are nothing else.
+    """Map each metric that ends as NaN or infinity to the iteration where that begins.
 
-    A table has NaN in rows without the metric (an evaluation's). So NaN alone is no end, nor is one
-    that is no longer than a gap before it.
+    A table has NaN in rows without the metric, such as an evaluation's. So a metric that is only
+    NaN does not count, nor does a final run of NaN that is no longer than an earlier gap.
     """
     odd = dict.fromkeys(
         key
@@ -275,7 +275,7 @@ def broken(metrics: Lines) -> dict[str, int]:
 
 
 def broken_notes(found: Mapping[str, int]) -> list[str]:
-    """A sentence for entropy and for the reward where they broke (`broken`)."""
+    """A sentence for entropy and for reward if they are NaN or infinite at the end (`broken`)."""
     return [
         f"{key} is no finite number from iteration {found[key]} on: what is shown as its end is "
         "what it was before."
@@ -284,17 +284,17 @@ def broken_notes(found: Mapping[str, int]) -> list[str]:
 
 
 def saturated(path: Path, metrics: Lines) -> list[str]:
-    """A sentence for each controller that spent the end of a run at its limit (`limits`)."""
+    """A sentence for each controller that was at its limit at the end of the run (`limits`)."""
     if not any(key.startswith("control/") for key in metrics[-1]):
         return []
-    from .limits import saturation  # torch, which a log without controllers does not need
+    from .limits import saturation  # imports torch, which a log without controllers does not need
 
     methods = read_json(path / "objective.json").get("methods")
     return saturation(metrics, methods) if isinstance(methods, list) else []
 
 
 def _rollouts(path: Path) -> Rollouts:
-    from .rollouts import load_rollouts  # torch, which a log of numbers does not need
+    from .rollouts import load_rollouts  # imports torch, which a log of numbers does not need
 
     return load_rollouts(path)
 
@@ -307,7 +307,7 @@ def _text(path: Path, notes: list[str]) -> str:
 
 
 def best_of(directory: Path) -> dict[str, Any] | None:
-    """`best/entrostat.json`, where it can be read: `iteration`, `figure`, `value`, `row`."""
+    """Read `best/entrostat.json` (`iteration`, `figure`, `value`, `row`); None if unreadable."""
     seal = read_json(directory / "entrostat.json")
     kinds = (("iteration", int), ("figure", str), ("value", float))
     known = all(type(seal.get(key)) is kind for key, kind in kinds)
@@ -323,9 +323,9 @@ def _group(path: Path) -> str | None:
 
 
 def _by_set(lines: Lines) -> Lines:
-    """Lines of evaluations with the set's name as `split`, by which they are told apart.
+    """Set `split` of evaluation lines to the set's name, which distinguishes them.
 
-    Two sets may be of one split, and a run without `[[eval]]` calls its sets by their splits.
+    Two sets may share a split; a run without `[[eval]]` names its sets by split.
     """
     return [line | {"split": line["set"]} if "set" in line else line for line in lines]
 
@@ -333,7 +333,7 @@ def _by_set(lines: Lines) -> Lines:
 def _lines(path: Path, notes: list[str]) -> Lines:
     if not path.is_file():
         return []
-    # counted before they are read: a run that is still writing can only add whole lines
+    # count before reading: an active run can only add whole lines
     found = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
     whole = list(takewhile(is_line, JsonLines(path).read()))
     left_out = sum(bool(line.strip()) for line in found) - len(whole)
@@ -348,5 +348,5 @@ def _lines(path: Path, notes: list[str]) -> Lines:
 
 
 def is_line(row: Any) -> bool:
-    """Whether a value is a line of a log: an object with an iteration."""
+    """Whether a value is a log line: an object with an iteration."""
     return isinstance(row, dict) and type(i := row.get("iteration")) is int and 0 <= i < MOST

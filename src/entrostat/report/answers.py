@@ -1,7 +1,7 @@
-"""What the policy says: its right answers to held-out prompts, before training and after.
+"""Correct answers to held-out prompts, before and after training.
 
-Read from a run's answers.jsonl; a line that is not as it should be is left out. Answers are a
-model's: escaped in the page, never mathematics in a figure.
+They are read from a run's answers.jsonl; malformed lines are skipped. Answers come from a model, so
+the page escapes them, and figures never parse them as mathematics.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from .picture import Picture
 
 _INK, _SOFT, _PALE = "#222222", "#5C6168", "#C9CDD2"
-_LETTERS = 44  # that a whole bar has room for
+_LETTERS = 44  # characters that fit into a full bar
 _TIMES = "\N{MULTIPLICATION SIGN}"
-BEFORE = "#52606D"  # no run's colour
-RUNS = 4  # beside the policy before training
+BEFORE = "#52606D"  # a color that no run has
+RUNS = 4  # shown beside the policy before training
 SHOWN, LISTED = 10, 64  # prompts in a figure, and in the table
-_HUGE = 1_000_000  # nobody draws as many samples
-Key = tuple[int, str]  # a prompt: its place in the split, its label
+_HUGE = 1_000_000  # upper limit for a plausible sample count
+Key = tuple[int, str]  # a prompt: its index in the split, its label
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Bar:
     label: str
     question: str  # the prompt's last line
     k: int  # samples
-    right: tuple[tuple[str, int], ...]  # right answers with their counts, the most frequent first
-    more: int  # how many other right answers there are
-    others: int  # samples that gave one of those
-    wrong: int  # samples that were not right
+    right: tuple[tuple[str, int], ...]  # correct answers with counts, the most frequent first
+    more: int  # number of other correct answers
+    others: int  # samples that gave one of these
+    wrong: int  # samples that were wrong
 
     @property
     def distinct(self) -> int:
@@ -48,7 +48,7 @@ def words_of(answer: str, count: int) -> str:
 
 
 def picture_of_bars(bars: Sequence[Bar], color: str) -> Picture:
-    """The figure of some prompts, a row each, to be called within `styled`."""
+    """Draw the figure of some prompts, one row each; call it within `styled`."""
     from .picture import Picture
 
     figure = Picture(figsize=(4.7, 0.3 + 0.5 * len(bars)), layout="constrained")
@@ -68,9 +68,9 @@ def picture_of_bars(bars: Sequence[Bar], color: str) -> Picture:
 
 
 def _draw(axes: Any, row: int, bar: Bar, color: str) -> None:
-    """One bar, and under it the words that found no room in it.
+    """Draw one bar; answers that do not fit into it go below.
 
-    A frequent answer is dark: one look tells a policy that always says the same.
+    Frequent answers are dark, so a policy that repeats one answer is easy to see.
     """
     words: dict[str, Any] = {"fontsize": 8, "va": "center_baseline"}
     at, below = 0.0, []
@@ -96,12 +96,12 @@ def _draw(axes: Any, row: int, bar: Bar, color: str) -> None:
 
 
 Bars = Mapping[Key, Bar]  # the answers of one policy, by prompt
-Column = tuple[str, str, Bars]  # what one policy said: its title, the color of its bars
+Column = tuple[str, str, Bars]  # one policy: its title, the color of its bars, its answers
 
 
 @dataclass(frozen=True)
 class BarFigure:
-    """A figure to be drawn: what one policy said, a bar per prompt; `caption` is on all prompts."""
+    """One policy's answers to draw, a bar per prompt; `caption` is about all prompts."""
 
     name: str
     title: str
@@ -116,9 +116,9 @@ class Answers:
     example: Bar  # a prompt's label and its last line
     figures: tuple[BarFigure, ...]  # one per column
     titles: tuple[str, ...]
-    # the label of each prompt listed, and a bar per column
+    # the label of each listed prompt, and a bar per column
     table: tuple[tuple[str, tuple[Bar, ...]], ...]
-    notes: tuple[str, ...]  # sentences on what is not shown
+    notes: tuple[str, ...]  # sentences about parts that are not shown
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -135,7 +135,7 @@ def answers_of(run: Run) -> Answers | None:
 
 
 def answers_of_all(runs: Sequence[Run], entries: Sequence[Entry]) -> Answers | None:
-    """Before training once, then a run of each of the first entries; None without right answers."""
+    """Answers before training, then of a run per entry; None without correct answers."""
     before: list[tuple[str, Bars]] = []
     columns: list[Column] = []
     notes: dict[str, None] = {}
@@ -162,7 +162,7 @@ def answers_of_all(runs: Sequence[Run], entries: Sequence[Entry]) -> Answers | N
         if 0 in found:
             before.append((label, found[0]))
     if before:
-        # other models, or other seeds, say something else before training
+        # other models or seeds answer differently before training
         same = all(bars == before[0][1] for _, bars in before)
         whose = "" if same else f" ({before[0][0]})"
         columns.insert(0, (f"Before training{whose}", BEFORE, before[0][1]))
@@ -170,7 +170,7 @@ def answers_of_all(runs: Sequence[Run], entries: Sequence[Entry]) -> Answers | N
 
 
 def evaluations(run: Run) -> Mapping[int, Bars]:
-    """What was answered at each evaluation of the split that the log begins with."""
+    """Answers at each evaluation, for the split of the log's first line."""
     found: dict[int, dict[Key, Bar]] = {}
     split = None
     for line in run.answers:
@@ -198,7 +198,7 @@ def bar_of(line: Mapping[str, Any]) -> Bar | None:
 
 
 def evenly(n: int, most: int) -> list[int]:
-    """At most `most` of the places 0 to n - 1, the first and the last among them, evenly spaced.
+    """At most `most` of the indices 0 to n - 1, evenly spaced, including the first and the last.
 
     Example:
         >>> evenly(9, 3)
@@ -215,7 +215,7 @@ def _section(columns: Sequence[Column], notes: tuple[str, ...]) -> Answers | Non
     titles, _, policies = zip(*columns, strict=True)
     shared = sorted(set(policies[0]).intersection(*policies[1:]))
     if not any(bars[key].right for bars in policies for key in shared):
-        return None  # nothing to see but wrong answers
+        return None  # all answers are wrong
     shown = [shared[i] for i in evenly(len(shared), SHOWN)]
     listed = [shared[i] for i in evenly(len(shared), LISTED)]
     if len(shown) < len(shared):

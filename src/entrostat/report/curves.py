@@ -1,6 +1,6 @@
-"""What logs hold as curves: found under the names that trainers give them, thinned, smoothed.
+"""Turn logs into curves: find metrics under trainers' names, thin and smooth them.
 
-A line of an analysis may lack any part, or have something else than a number there: it is left out.
+A line of an analysis may lack any part or hold a non-number there; such parts are skipped.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ..logs.lines import number
 from ..logs.run import Run
 from .figures import BLACK, BLUE, SKY, Band, Curve, Panel, Points, slug
 
-HUGE = 1e30  # nothing logged is as large: a broken log must not break an axis or a fit
-POINTS = 1200  # a longer curve is averaged down to so many points
-CLOUD = 400  # points of one cloud
-FEW = 5  # iterations below which a cloud over the run says nothing
+HUGE = 1e30  # upper limit for a logged value: a broken log must not break an axis or a fit
+POINTS = 1200  # longer curves are averaged down to this many points
+CLOUD = 400  # points of one scatter plot
+FEW = 5  # minimum number of iterations for a scatter plot over the run
 
-# our name -> what other trainers call the same; a caption says which it is
+# our name -> other trainers' names of the metric; a caption gives the one used
 ALIASES = {
     "clip/both": ("clip_ratio/region_mean", "actor/pg_clipfrac", "train/pg_clipfrac"),
     "kl/old_new": ("actor/ppo_kl", "train/ppo_kl"),
@@ -38,7 +38,7 @@ def panel(
     source: Run | list[Any], title: str, unit: str, caption: str, *parts: Any, fit: bool = False,
     **more: Any,
 ) -> Panel:  # fmt: skip
-    """A figure of some metrics (`curves_of`); `fit` chooses the axis, `more` is a panel's own."""
+    """Build a panel (`curves_of`); `fit` chooses the scale, `more` are fields of the panel."""
     curves = curves_of(source, *parts)
     scale = scale_of(y for curve in curves for y in curve.y) if fit else "linear"
     if isinstance(source, Run):
@@ -49,12 +49,12 @@ def panel(
 
 
 def curves_of(source: Run | list[Any], *parts: Any) -> tuple[Curve, ...]:
-    """A curve for each part that a log has a figure of.
+    """Build a curve for each part that the log has values of.
 
     Args:
         source: a run, whose metrics may have another trainer's names, or lines.
-        parts: (key, label, color[, dash[, width]]) each, or a key alone. A line's key may be a
-            tuple: those of nested tables, one behind the other.
+        parts: (key, label, color[, dash[, width]]) each, or a key alone. For lines, a key may be a
+            tuple: a path through nested tables.
     """
     curves = []
     for part in parts:
@@ -80,7 +80,7 @@ def at(value: Any, *path: str) -> Any:
 
 
 def figure(value: Any) -> float | None:
-    """A finite number that an axis can show; None for anything else."""
+    """Return a finite number that an axis can show; None for anything else."""
     found = number(value)
     return found if found is not None and abs(found) < HUGE else None
 
@@ -101,7 +101,7 @@ def below(curves: Iterable[Curve]) -> tuple[Curve, ...]:
 
 
 def thirds(x: Sequence[float], y: Sequence[float]) -> tuple[Points, ...]:
-    """The run's thirds in shades of their own."""
+    """Scatter plot of a run, its three thirds in different shades."""
     n = len(x)
     size = 3.2 if n > 60 else 5.0
     looks = (("first third", SKY), ("second", BLUE), ("last", BLACK))
@@ -115,7 +115,7 @@ def thirds(x: Sequence[float], y: Sequence[float]) -> tuple[Points, ...]:
 
 
 def legible(drawn: Panel) -> Panel:
-    """A symlog axis where one iteration, the first say, would flatten all others."""
+    """Use a symlog axis if an outlier, such as the first iteration, would flatten the rest."""
     sizes = sorted(abs(v) for v in drawn.values if v)
     if drawn.scale != "linear" or drawn.bars or drawn.points or not sizes:
         return drawn
@@ -145,22 +145,22 @@ def average(y: Sequence[float]) -> list[float]:
 
 
 def window(n: int) -> int:
-    """Width of the moving average of n values, about a fifteenth of them; 1 is none."""
+    """Width of the moving average of n values, about a fifteenth of them; 1 means no averaging."""
     return 1 if n < 30 else 2 * (n // 30) + 1
 
 
 def smooth_words(runs: Sequence[Run], curves: Sequence[Curve], bands: Sequence[Band] = ()) -> str:
-    """What the reward's caption says of its moving average, where one is drawn."""
+    """Describe the reward's moving average for its caption, if one is drawn."""
     widths = sorted({window(len(series(run.metrics, "reward/mean")[1])) for run in runs} - {1})
     span = " to ".join(dict.fromkeys(map(str, [*widths[:1], *widths[-1:]])))
     if any(curve.alpha < 1 for curve in curves):
         return f" (faint) and its centred average over {span} iterations"
-    # seeds alone: their values are not drawn, the average is
+    # for seeds only the average is drawn
     return f", as a centred average over {span} iterations" if bands and widths else ""
 
 
 def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Averages of blocks where there are more points than a figure can show."""
+    """Average blocks if there are more points than a figure can show."""
     size = math.ceil(len(x) / POINTS)
     if size <= 1:
         return list(x), list(y)

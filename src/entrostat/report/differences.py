@@ -1,4 +1,4 @@
-"""Which settings the runs of a comparison differ in, beside the method that it compares."""
+"""Settings in which the compared runs differ, other than the method that is compared."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .._text import cut
 from ..config import TrainConfig, flat
 from ..logs.run import Run
 
-# what says who a run is, and what changes neither the training nor what is measured of it
+# settings that identify a run, or change neither its training nor its measurements
 _OWN = frozenset((
     "method", "seed", "output", "title", "name", "device", "threads", "gradient_checkpointing",
     "sampling.batch", "optim.micro_batch", "scoring.workers", "scoring.memory",
 ))  # fmt: skip
 _OWN_TABLES = ("save.", "analyze.", "log.", "alarm.")
-_MOST = 60  # characters of a value
+_MOST = 60  # maximum length of a value
 NOTHING = "not set"
 SURROGATE = "surrogate"
 
@@ -31,11 +31,11 @@ Difference = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
 @dataclass(frozen=True)
 class Differences:
     rows: tuple[Difference, ...]  # the settings, without those of the method itself
-    # of each run, which of its settings are another than those of most runs (where no value is the
-    # most frequent, of the first run); None where they are not known
+    # for each run, its settings that differ from the most frequent value (in a tie, from the first
+    # run's); None if unknown
     odd: tuple[tuple[str, ...] | None, ...]
     unknown: tuple[str, ...]  # labels of the runs whose settings are not known
-    known: int  # how many runs' are
+    known: int  # number of runs whose settings are known
 
     @property
     def sentence(self) -> str:
@@ -52,19 +52,19 @@ class Differences:
 
 
 def differences_of(runs: Sequence[Run], labels: Sequence[str]) -> Differences:
-    """What runs differ in; a setting that a run does not write down has its default."""
+    """List the settings in which runs differ; an unrecorded setting has its default."""
     table = {i: some for i, run in enumerate(runs) if (some := _settings(run)) is not None}
     columns = {
         key: {
             i: some.get(key, _defaults().get(key, NOTHING))
             for i, some in table.items()
-            # another host's own settings mean nothing to a run
+            # another trainer's own settings do not apply to a run
             if (host := key.partition(".")[0]) not in ("trl", "verl") or some.get("host") == host
         }
         for key in dict.fromkeys(key for some in table.values() for key in some)
     }
     bases = {i: base for i in table if (base := _surrogate(runs[i])) is not None}
-    # of runs that are surrogates and nothing else it is the method that is compared
+    # if all runs are plain surrogates, the surrogate is the compared method
     if any(above for _, above in bases.values()):
         columns[SURROGATE] = {i: text for i, (text, _) in bases.items()}
     rows: list[Difference] = []
@@ -108,12 +108,12 @@ def _word(value: Any) -> str:
 
 @cache
 def _defaults() -> dict[str, str]:
-    """What a setting is where a run does not write it down, an older one say."""
+    """Values of settings that a run does not record, such as an older run."""
     return {key: _word(value) for key, value in flat(asdict(TrainConfig()))}
 
 
 def _surrogate(run: Run) -> tuple[str, bool] | None:
-    """A run's surrogate, and whether a method sits on it; None where that is not known."""
+    """A run's surrogate, and whether other methods modify it; None if unknown."""
     from ..method.registry import METHODS
 
     try:
@@ -122,6 +122,6 @@ def _surrogate(run: Run) -> tuple[str, bool] | None:
         kinds = [(known.get(table["name"], "intervention"), table) for table in tables]
         (base,) = (table for kind, table in kinds if kind == "surrogate")
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None  # of before it was written, or with a surrogate that is not known here
+        return None  # written by an older version, or with an unknown surrogate
     parts = [f"{k} {_word(v)}" for k, v in base.items() if k != "name" and v is not None]
     return " ".join((str(base["name"]), *parts)), len(kinds) > 1

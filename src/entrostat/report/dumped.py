@@ -1,4 +1,4 @@
-"""Entropy dynamics of dumped rollouts, for the runs of other trainers, which did not log them."""
+"""Entropy dynamics of dumped rollouts, for other trainers' runs, which do not log them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..logs.rollouts import Rollouts
 
 @torch.no_grad()
 def of_dump(rollouts: Rollouts) -> dict[str, float]:
-    """What dumped rollouts say, ours or another trainer's: all figures that need no terms.
+    """Compute all metrics of dumped rollouts, ours or another trainer's, that need no terms.
 
-    They are of the policy whose log-probs were dumped: the trainer's, or the sampler's where it has
-    none. Groups without a signal are left out, as they are in training. A token without a log-prob
-    or an advantage does not count; entropy does where every token that counts has one.
+    They refer to the policy whose log-probs were dumped: the trainer's, else the sampler's. Groups
+    without a signal are left out, as in training. Tokens without a log-prob or an advantage are
+    skipped. Entropy is used only if every remaining token has one.
 
     Returns:
-        name -> figure; {} where no token has both a log-prob and an advantage.
+        name -> value; {} if no token has both a log-prob and an advantage.
     """
     lengths = rollouts.start.diff().tolist()
     if not sum(lengths):
         return {}
 
     def rows(values: Tensor) -> Tensor:
-        """[n] -> [B, T]."""
+        """Pad [n] to [B, T]."""
         return pad_sequence(list(values.split(lengths)), batch_first=True)
 
     own = rollouts.logp
@@ -43,7 +43,7 @@ def of_dump(rollouts: Rollouts) -> dict[str, float]:
         return {}
     sums = token_sums(lp, A, mask, H if bool(H[mask].isfinite().all()) else None)
     found = figures({name: float(value) for name, value in sums.items()})
-    found.pop("cov/update")  # no update: it is the mean of all below
+    found.pop("cov/update")  # there was no update: this is the mean over all tokens
     kept = mask.any(-1)
     batch = TokenBatch(lp, lp, mask, A, group=rollouts.group)[kept]
     return found | of_rollouts(batch, torch.where(mask, A, 0)[kept], rollouts.rewards[kept])

@@ -18,10 +18,10 @@ from ..logs.lines import JsonLines
 from .figures import COLORS, Band, Curve, Panel, Points, draw, short, styled, svg_of
 from .page import _write
 
-PROBLEMS, RESPONSES, TEXT = 10, 4, 600  # shown at most: problems, responses of one, characters
-MOST = 12  # sets drawn over checkpoints
+PROBLEMS, RESPONSES, TEXT = 10, 4, 600  # at most: problems, responses of one, characters
+MOST = 12  # maximum number of sets drawn over checkpoints
 PAGE = "eval.html"
-# name of the figure in a table, what it means
+# name of the metric in a table, its meaning
 SCORES = (("avg@{k}", "mean score"), ("pass@{k}", "any of k right"), ("maj@{k}", "the majority"))
 DIVERSITY = (
     ("distinct", "right answers, a problem"), ("ngram_diversity", "1: none twice"),
@@ -36,7 +36,7 @@ ENTROPY = (
 
 
 def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) -> Path:
-    """Write the page of results, each with its directory, into `root`; returns its path."""
+    """Write the page of results, each with its directory, into `root`; return its path."""
     sets: dict[str, list[Any]] = {}
     for i, (path, one) in enumerate(results):
         for name, entry in one["sets"].items():
@@ -58,7 +58,7 @@ def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) ->
 
 
 def _part(name: str, entries: Sequence[Any]) -> dict[str, Any]:
-    """What the page says of a set; `entries`: (model, color, its results, their directory) each."""
+    """A set's content on the page; `entries`: (model, color, its results, their directory)."""
     lines = [JsonLines(path / entry["responses"]).read() for _, _, entry, path in entries]
     first = entries[0][2]
     own = first["settings"]
@@ -81,7 +81,7 @@ def _part(name: str, entries: Sequence[Any]) -> dict[str, Any]:
 def _table(
     entries: Sequence[Any], columns: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
-    """The heads of those columns that some model has, and a row a model: (value, interval) each."""
+    """Headings of the columns with values, and a row per model: (value, interval) each."""
     names = [column for column, _ in columns]
     found = side_by_side([entry for *_, entry, _ in entries], names)
     head = [(found[name][0], meaning) for name, meaning in columns if name in found]
@@ -156,7 +156,7 @@ def _examples(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found.append({
             "prompt": cut(line["prompt"], TEXT),
             "answer": cut(answer if isinstance(answer, str) else json.dumps(answer), TEXT),
-            # text, how often, whether right, what the grader takes for its answer
+            # text, count, correctness, answer extracted by the grader
             "responses": [(cut(text, TEXT), count, scores[text] >= 1,
                            cut(answers[text] or "none", TEXT)) for text, count in common],
             "right": f"{right} of {len(line['scores'])}",
@@ -165,10 +165,10 @@ def _examples(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def figure_of(sets: Sequence[OfSet]) -> bytes | None:
-    """Scatter plots of the sets' scores, coloured by run; None where no set has a score.
+    """Scatter plots of the sets' scores, colored by run; None if no set has a score.
 
-    On the left against the entropy (of the rollouts, or of the responses where that is known of
-    more checkpoints), on the right against the cumulative entropy (REPO Fig. 12).
+    The left plots show entropy (of the rollouts, or of the responses if more checkpoints have it),
+    the right ones cumulative entropy (REPO Fig. 12).
     """
     drawn = [one for one in sets if one.score is not None][:MOST]
     if not drawn:
@@ -181,7 +181,7 @@ def figure_of(sets: Sequence[OfSet]) -> bytes | None:
         figure = Figure(figsize=(9.4, 0.5 + 3.1 * len(drawn)), layout="constrained")
         axes = figure.subplots(len(drawn), 2, squeeze=False)
         for (left, right), one in zip(axes, drawn, strict=True):
-            # of the rollouts, unless others are known of more points
+            # of the rollouts, unless more points have the other kind
             kind = max(ENTROPIES, key=lambda k, one=one: sum(k in p.entropies for p in one.points))
             _cloud(left, one, colors, lambda p, kind=kind: p.entropies.get(kind))
             left.set(xlabel=f"entropy of {kind}, nats per token", ylabel=short(one.score or ""))

@@ -1,7 +1,7 @@
-"""Curves that a reader can choose, smooth, zoom and hide: what `js/curves.js` draws.
+"""Curves that a reader can choose, smooth, zoom and hide; `js/curves.js` draws them.
 
-All numeric metrics of the runs, under one name each, are on the page as JSON, thinned to what a
-figure can show and bounded by bytes; `Explore.notes` says what was left out.
+The page has all numeric metrics of the runs as JSON, each under one name, thinned to the resolution
+of a figure and bounded in bytes; `Explore.notes` lists what was left out.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .runs import entropy_key
 from .seeds import Entry
 from .tokens.encoding import digits, pack, script_json
 
-ENTROPY = "entropy"  # of each run the one that tells it best
-EVALUATION = "evaluation"  # the group of what evaluations came to
+ENTROPY = "entropy"  # each run's most exact entropy
+EVALUATION = "evaluation"  # the group of evaluation metrics
 FIRST = ("entropy", "reward", EVALUATION, "control", "thermostat", "flow", "clip", "kl", "loss")
 
-# the unit of what a name fits, the first that does
+# unit by metric name; the first matching pattern wins
 _UNITS = (
-    (r"entropy/logged", ""),  # of a sum, say: the notes tell what it is
+    (r"entropy/logged", ""),  # may be a sum; the notes describe it
     (r"entropy($|/exact|/nll|/response_mean)|touched/entropy|control/target", "nats per token"),
     (r"entropy/|flow/|thermostat/|mismatch/logp", "nats"),
     (r"kl/|kl$|mismatch/kl", "nats per token"),
@@ -43,32 +43,32 @@ _UNITS = (
 _EVALUATED = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
 
 Points = dict[int, float]  # iteration -> value
-SPARSE = 0.5  # share of the places: a metric that has a value at fewer names them
-# what a run can be drawn along beside its iterations: the sum of a metric that every line has
+SPARSE = 0.5  # a metric with values at a smaller share of the grid is stored with its indices
+# alternative horizontal axes of a run: the running sum of a metric that every line has
 AXES = {"updates": "optim/updates", "tokens": "rollout/tokens", "time": "time/iteration"}
 BYTES = 2_500_000  # of all curves together
-LEAST = 300  # points that a curve keeps before metrics are left out
-KEPT = ("entropy", "reward/mean", "control/target")  # though they never change
+LEAST = 300  # minimum points per curve before metrics are left out
+KEPT = ("entropy", "reward/mean", "control/target")  # kept even if constant
 
 
 @dataclass(frozen=True)
 class Metric:
-    key: str  # our name of it, or the trainer's where we have none
-    group: str  # what it stands under in a list
-    unit: str  # of its values; empty where it is not known
-    values: tuple[Points, ...]  # of each run; empty where the run does not log it
-    # place of a run -> the name under which it was logged, where that is another
+    key: str  # our name, or the trainer's if we have none
+    group: str  # its heading in a list
+    unit: str  # unit of the values; empty if unknown
+    values: tuple[Points, ...]  # one per run; empty if the run does not log it
+    # index of a run -> the name under which it was logged, if different
     names: dict[int, str]
 
     @property
     def constant(self) -> float | None:
-        """The one value that it has everywhere; None where it has several."""
+        """The metric's value if it never changes; else None."""
         found = {value for points in self.values for value in points.values()}
         return found.pop() if len(found) == 1 else None
 
 
 def metrics_of(runs: Sequence[Run]) -> list[Metric]:
-    """All that the runs log as numbers, group by group; `ENTROPY` is of each run its best."""
+    """All numeric metrics of the runs, by group; `ENTROPY` is each run's most exact entropy."""
     logged = [_logged(run) for run in runs]
     found = [
         _metric(key, key.partition("/")[0] if "/" in key else "other", logged)
@@ -100,7 +100,7 @@ def _names(logged: Sequence[Mapping[str, Points]]) -> list[str]:
     for run in logged:
         for key in run:
             other = ours.get(key, key)
-            # a run that logs both keeps both
+            # a run that logs both names keeps both
             found[key if other in run else other] = None
     return list(found)
 
@@ -123,7 +123,7 @@ def _logged(run: Run) -> dict[str, Points]:
 
 
 def _evaluated(run: Run) -> dict[str, Points]:
-    """What evaluations came to, by set and figure; iteration 0 is before training."""
+    """Evaluation metrics by set and name; iteration 0 is before training."""
     found: dict[str, Points] = {}
     for line in filter(is_line, run.evaluation):
         for key in _EVALUATED:
@@ -134,9 +134,9 @@ def _evaluated(run: Run) -> dict[str, Points]:
 
 
 def block_of(iterations: Iterable[Sequence[int]], most: int = POINTS) -> int:
-    """How many iterations are averaged to one point, on a page whose runs logged these.
+    """Iterations averaged to one point, on a page whose runs logged these iterations.
 
-    One size for all, so that the points of seeds lie above each other. It leaves no run more than
+    The size is the same for all runs, so that the points of seeds align. It leaves no run more than
     `most` points.
     """
     iterations, size = list(iterations), 1
@@ -148,7 +148,7 @@ def block_of(iterations: Iterable[Sequence[int]], most: int = POINTS) -> int:
 
 
 def grid_of(iterations: Iterable[int], size: int) -> dict[int, int]:
-    """Block of `size` iterations -> the iteration that stands for it, rising."""
+    """Map each block of `size` iterations to its mean iteration, in rising order."""
     blocks: dict[int, list[int]] = {}
     for iteration in sorted(iterations):
         blocks.setdefault(_block(iteration, size), []).append(iteration)
@@ -156,12 +156,12 @@ def grid_of(iterations: Iterable[int], size: int) -> dict[int, int]:
 
 
 def _block(iteration: int, size: int) -> int:
-    # iterations count from 1; 0, before training, is no mean of others
+    # iterations count from 1; iteration 0, before training, is not averaged with others
     return -1 if iteration == 0 else (iteration - 1) // size
 
 
 def thinned(points: Points, grid: Mapping[int, int], size: int) -> list[float | None]:
-    """The mean of the points of each block of the grid; None where there are none."""
+    """Mean of the points in each block of the grid; None if a block has none."""
     blocks: dict[int, list[float]] = {}
     for iteration, value in points.items():
         blocks.setdefault(_block(iteration, size), []).append(value)
@@ -169,7 +169,7 @@ def thinned(points: Points, grid: Mapping[int, int], size: int) -> list[float | 
 
 
 def packed(values: Sequence[float | None]) -> Any:
-    """Values over a grid as a page carries them: packed, where few are known with their places."""
+    """Pack values over a grid for the page; if few are known, with their indices."""
     import numpy as np
 
     known = [i for i, value in enumerate(values) if value is not None]
@@ -182,7 +182,7 @@ def packed(values: Sequence[float | None]) -> Any:
 
 
 def axes_of(run: Run, grid: Mapping[int, int], size: int) -> dict[str, list[float | None]]:
-    """What a run had spent by each place of the grid, of what every line of its log says."""
+    """A run's running sums at each point of the grid, of the metrics that every line logs."""
     found: dict[str, list[float | None]] = {}
     for name, key in AXES.items():
         iterations, spent = series(run.metrics, key)
@@ -192,7 +192,7 @@ def axes_of(run: Run, grid: Mapping[int, int], size: int) -> dict[str, list[floa
         ends = {_block(iteration, size): sums[iteration] for iteration in sorted(sums)}
         last, found[name] = 0.0, []
         for block in grid:
-            last = ends.get(block, last)  # an evaluation between two lines costs nothing here
+            last = ends.get(block, last)  # an evaluation between two lines adds nothing
             found[name].append(digits(last))
     return found
 
@@ -212,9 +212,9 @@ def run_data(run: Run, label: str, metrics: Sequence[Metric], place: int, size: 
 
 @dataclass(frozen=True)
 class Explore:
-    data: str  # JSON that is safe inside a script element; empty where there is nothing to draw
-    notes: tuple[str, ...]  # sentences on what was left out or averaged
-    # name and value of the metrics that never change, which are left out
+    data: str  # JSON that is safe inside a script element; empty without curves
+    notes: tuple[str, ...]  # sentences about omissions and averages
+    # name and value of the constant metrics, which are left out
     constants: tuple[tuple[str, str], ...]
 
 
@@ -247,7 +247,7 @@ def explore_of(runs: Sequence[Run], entries: Sequence[Entry], labels: Sequence[s
         "entries": [
             {
                 "label": e.label, "color": e.color, "members": list(e.members),
-                # lengths of the strokes and gaps; none for a whole line
+                # lengths of the strokes and gaps; empty for a solid line
                 "dash": [] if e.dash == DASHES[0] else [2 * part for part in e.dash[1]],
             }
             for e in entries
@@ -268,7 +268,7 @@ def _shown(keys: Sequence[str]) -> list[str]:
 
 
 def _beyond(runs: Sequence[dict[str, Any]], count: int) -> int:
-    """How many of the last metrics exceed what a page has room for."""
+    """Number of trailing metrics that exceed the page's size limit."""
     spent = 0
     for place in range(count):
         spent += sum(len(json.dumps(run["values"][place])) for run in runs)

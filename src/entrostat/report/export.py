@@ -1,8 +1,8 @@
-"""What a page is made of, by name; its figures and tables as files of their own.
+"""Parts of a page by name; its figures and tables as separate files.
 
-What a figure's CSV holds is what is drawn: places across in the first column, a column per curve,
-cloud or set of bars, two per band. A curve of more than `curves.POINTS` points is drawn, and
-written, in means of blocks.
+A figure's CSV has the drawn data: the horizontal axis in the first column, then a column per curve,
+scatter plot or set of bars, and two per band. A curve of more than `curves.POINTS` points is drawn
+and written as means of blocks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TABLES = {".md": as_markdown, ".tex": as_latex, ".csv": as_csv}
 
 @dataclass(frozen=True)
 class Parts:
-    """What the page of one run is made of, or else the page that compares several."""
+    """The parts of a single run's page, or of a page that compares several runs."""
 
     runs: tuple[Run, ...]
     alone: bool
@@ -60,7 +60,7 @@ class Parts:
         return dynamics_of(self.runs[0])
 
     def figures(self) -> Iterator[Figure]:
-        """Every figure; those that cost most to make come last."""
+        """Yield every figure; those that are slow to make come last."""
         if self.alone:
             yield from run_panels(self.runs[0])
         else:
@@ -74,7 +74,7 @@ class Parts:
                 yield law
 
     def tables(self) -> Iterator[Table]:
-        """Every table, also those without a row."""
+        """Yield every table, including empty ones."""
         rows = rows_of(self.runs)
         yield tables.results(rows)
         if self.alone:
@@ -91,7 +91,7 @@ class Parts:
 
 
 def named(figures: Iterable[Figure]) -> Iterator[tuple[str, Figure]]:
-    """Figures under names that differ: of a name that comes again, the second gets `_2`."""
+    """Make figure names unique: the second figure of a name gets the suffix `_2`."""
     seen: Counter[str] = Counter()
     for figure in figures:
         seen[figure.name] += 1
@@ -100,7 +100,7 @@ def named(figures: Iterable[Figure]) -> Iterator[tuple[str, Figure]]:
 
 
 def parts_of(runs: Run | Sequence[Run]) -> Parts:
-    """What the page of a run is made of, or of a sequence, also of one, that is compared."""
+    """Parts of a run's page, or, for a sequence of any length, of a comparison's page."""
     if isinstance(runs, Run):
         return Parts((with_dumps(runs),), alone=True)
     if not runs:
@@ -114,7 +114,7 @@ def names_of(parts: Parts) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def figure_named(parts: Parts, name: str) -> Figure:
-    """A figure of a page, or one of a metric that a run logs, under the metric's own name."""
+    """Return a page's figure by name, or a figure of a logged metric of that name."""
     asked, found = _plain(name), []
     for known, figure in named(parts.figures()):
         if known == asked:
@@ -139,7 +139,7 @@ def table_named(parts: Parts, name: str) -> Table:
 
 
 def write_figure(parts: Parts, name: str, output: Path) -> Path:
-    """Write a figure as SVG, PNG (200 dpi) or CSV, as the file's name ends; returns its path."""
+    """Write a figure as SVG, PNG (200 dpi) or CSV, by the file's extension; return its path."""
     suffix = _suffix(output, FIGURES, "a figure")
     figure = figure_named(parts, name)
     if suffix == ".csv":
@@ -150,20 +150,20 @@ def write_figure(parts: Parts, name: str, output: Path) -> Path:
 
 
 def write_table(parts: Parts, name: str, output: Path) -> Path:
-    """Write a table as Markdown, LaTeX or CSV, as the file's name ends; returns its path."""
+    """Write a table as Markdown, LaTeX or CSV, by the file's extension; return its path."""
     suffix = _suffix(output, TABLES, "a table")
     return write_file(output, TABLES[suffix](table_named(parts, name)).encode("utf-8"))
 
 
 def picture(figure: Figure, size: tuple[float, float] | None = None) -> Picture:
-    """A figure drawn by matplotlib, to be called within `styled`; `size` in inches is a panel's."""
+    """Draw a figure with matplotlib, within `styled`; `size` of a panel is in inches."""
     if isinstance(figure, BarFigure):
         return picture_of_bars(figure.bars, figure.color)
     return picture_of(figure, size)
 
 
 def numbers_of(figure: Figure) -> list[list[Value]]:
-    """Places across, sorted, and what each curve, cloud, band or set of bars has there."""
+    """Sorted horizontal positions, and the values of each curve, cloud, band or bars there."""
     if isinstance(figure, BarFigure):
         head: list[Value] = ["prompt", "kind", "answer", "count"]
         return [head, *(row for bar in figure.bars for row in _answers(bar))]
@@ -175,7 +175,7 @@ def numbers_of(figure: Figure) -> list[list[Value]]:
         for band in figure.bands:
             name = band.name or band.label or figure.name
             series += [(f"{name}: low", band.x, band.low), (f"{name}: high", band.x, band.high)]
-    # a cloud may have several values at one place
+    # a cloud may have several values at one position
     columns = [dict(zip(_each_time(x), y, strict=True)) for _, x, y in series]
     keys = dict.fromkeys(key for column in columns for key in column)
     places = list(keys) if figure.bars else sorted(keys)
@@ -185,7 +185,7 @@ def numbers_of(figure: Figure) -> list[list[Value]]:
 
 
 def _each_time(values: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-    """Each value with how often it has come by then, from 1."""
+    """Yield each value with its occurrence count so far, from 1."""
     seen: Counter[Any] = Counter()
     for value in values:
         seen[value] += 1
@@ -217,7 +217,7 @@ def _suffix(output: Path, known: Iterable[str], what: str) -> str:
 
 
 def write_file(output: Path, data: bytes, what: str = "output") -> Path:
-    """Put a file in place whole; `what` begins the message of a ValueError."""
+    """Write a file atomically; `what` begins the message of a ValueError."""
     try:
         with atomic(output) as part:
             part.write_bytes(data)

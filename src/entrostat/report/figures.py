@@ -1,8 +1,8 @@
 """Curves as SVG images inside `data:` addresses, drawn by matplotlib's object interface.
 
-Text in a figure may come from anyone's directory or method names, so it is never read as
-mathematics, and the figure sits in an image, where nothing in it could run. Its ground is clear;
-on a dark page a filter turns light to dark and keeps the hues (base.html.jinja).
+Text in a figure may come from untrusted directory or method names. So it is never parsed as
+mathematics, and the figure is an image, which cannot run scripts. The background is transparent;
+on a dark page a filter inverts the lightness and keeps the hues (base.html.jinja).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import extra
 if TYPE_CHECKING:
     from .picture import Picture
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; their yellow is too pale here
+# Okabe and Ito's color-blind safe palette, without their yellow, which is too pale here
 BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222",
 )  # fmt: skip
@@ -55,7 +55,7 @@ _STYLE: dict[str, Any] = {
     "svg.hashsalt": "entrostat",  # the same run gives the same page, byte for byte
 }
 
-# what a caption says of the vertical axis
+# caption text about the vertical axis
 AXES = {
     "linear": "",
     "log": "Logarithmic axis.",
@@ -65,22 +65,22 @@ AXES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: places `x` (iterations), values `y`, both [n]."""
+    """One line: positions `x` (iterations), values `y`, both [n]."""
 
-    label: str  # empty: not in the legend
+    label: str  # empty: omitted from the legend
     x: Sequence[float]
     y: Sequence[float]
     color: str = BLUE
     dash: Any = "-"
     width: float = 1.7
     alpha: float = 1.0
-    marked: bool = False  # a dot at each point, as few points have anyway
-    name: str = ""  # in exported data, which has no legend; its label unless said
+    marked: bool = False  # a dot at each point; curves of few points have dots anyway
+    name: str = ""  # column name in exported data; defaults to the label
 
 
 @dataclass(frozen=True)
 class Band:
-    """A shaded range: places `x`, lower and upper values, all [n]; `name` as a curve's."""
+    """A shaded range: positions `x`, lower and upper values, all [n]; `name` as for a curve."""
 
     label: str
     x: Sequence[float]
@@ -93,7 +93,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Points:
-    """A cloud: places `x`, values `y`, both [n]; `name` as a curve's, `shape` a marker's."""
+    """A cloud: positions `x`, values `y`, both [n]; `name` as for a curve, `shape` a marker."""
 
     label: str
     x: Sequence[float]
@@ -103,12 +103,12 @@ class Points:
     alpha: float = 0.7
     name: str = ""
     shape: str = "o"
-    tag: str = ""  # beside each point, for clouds that no legend has room for
+    tag: str = ""  # a text beside each point, if there are too many sets for a legend
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Upright bars: names and values, both [n]; the sets of one panel share their names."""
+    """Vertical bars: names and values, both [n]; the sets of one panel share their names."""
 
     label: str
     names: Sequence[str]
@@ -119,22 +119,22 @@ class Bars:
 @dataclass(frozen=True)
 class Panel:
     title: str
-    caption: str  # one line that says what it means
+    caption: str  # one line that explains the figure
     unit: str  # label of the vertical axis
     curves: tuple[Curve, ...] = ()
     scale: str = "linear"  # "linear", "log" or "symlog"
-    low: float | None = None  # where a linear axis begins, unless a value lies below
-    high: float | None = None  # where it ends, unless a value lies above
-    bands: tuple[Band, ...] = ()  # ranges under the lines
-    points: tuple[Points, ...] = ()  # clouds over them
-    bars: tuple[Bars, ...] = ()  # bars, in a panel that has nothing else
+    low: float | None = None  # start of a linear axis, unless a value lies below
+    high: float | None = None  # end of a linear axis, unless a value lies above
+    bands: tuple[Band, ...] = ()  # ranges under the curves
+    points: tuple[Points, ...] = ()  # scatter plots over the curves
+    bars: tuple[Bars, ...] = ()  # bars, in a panel without anything else
     across: str = "iteration"  # label of the horizontal axis
-    # on a symlog axis, the share of the largest value below which it is linear at least: a value
-    # near 0 on its way through must not stretch the axis
+    # minimum linear range of a symlog axis, as a share of the largest value: a value near 0 must
+    # not stretch the axis
     floor: float = 1e-5
-    part: str = ""  # heading of the page that it stands under
-    # what it goes by in commands and file names; without one, its title's (`slug`), which is for
-    # titles that never change
+    part: str = ""  # heading on the page
+    # name in commands and file names; defaults to the title's `slug`, which suits only titles that
+    # never change
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Image:
-    """A drawn figure: heading, caption, text for those who do not see it, `data:` address."""
+    """A drawn figure: heading, caption, alternative text, `data:` address."""
 
     title: str
     caption: str
@@ -193,7 +193,7 @@ def alt_text(panel: Panel) -> str:
 
 
 def slug(text: str) -> str:
-    """A text as a name that can be typed: score_against_entropy."""
+    """Turn a text into a name that can be typed: score_against_entropy."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "figure"
 
 
@@ -205,7 +205,7 @@ def draw(panel: Panel) -> Image:
 
 
 def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture:
-    """A panel with content, to be called within `styled`; no `size` (inches) takes the pages'."""
+    """Draw a non-empty panel within `styled`; without `size` (inches) it has the pages' size."""
     from .picture import Picture
 
     entries = _legend_entries(panel)
@@ -219,7 +219,7 @@ def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture
     _plot(axes, panel)
     _set_axes(axes, panel)
     if entries:
-        # set afterwards: matplotlib 3.9 leaves out a label that begins with "_"
+        # set afterwards: matplotlib 3.9 omits labels that begin with "_"
         box = figure.legend(
             [handle for _, handle in entries], ["."] * len(entries), ncols=columns,
             loc="outside lower center", frameon=False, handlelength=2.4, columnspacing=1.6,
@@ -232,23 +232,23 @@ def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The pages' style, whatever a reader's own matplotlib settings are."""
+    """Apply the pages' style, independent of a user's matplotlib settings."""
     with extra("page", "a figure"):
         from matplotlib import style
 
     with warnings.catch_warnings(), style.context(_STYLE, after_reset=True):
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script the font lacks
+        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks
         yield
 
 
 def address(figure: Any) -> str:
-    """A figure as an SVG image in a `data:` address, to be called within `styled`."""
+    """Encode a figure as an SVG image in a `data:` address, within `styled`."""
     svg = svg_of(figure, transparent=True)
     return "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii")
 
 
 def svg_of(figure: Any, transparent: bool = False) -> bytes:
-    """A figure as SVG whose text is drawn as paths, to be called within `styled`."""
+    """Render a figure as SVG with text as paths, within `styled`."""
     svg = io.BytesIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(svg, format="svg", metadata=nothing, transparent=transparent)
@@ -256,7 +256,7 @@ def svg_of(figure: Any, transparent: bool = False) -> bytes:
 
 
 def _rounded(svg: bytes) -> bytes:
-    """Coordinates to a hundredth of a point: half the size, nothing that could be seen."""
+    """Round coordinates to a hundredth of a point: half the size, no visible difference."""
     numbers = re.compile(rb"(\d\.\d\d)\d+")
     return re.sub(rb'(?<= )(?:d|x|y)="[^"]*"', lambda m: numbers.sub(rb"\1", m[0]), svg)
 
@@ -307,7 +307,7 @@ def _legend_entries(panel: Panel) -> list[tuple[str, Any]]:
 
 
 def short(label: str, most: int = 48) -> str:
-    """One line of printable characters: SVG is XML, which has no place for control characters."""
+    """One line of printable characters, because SVG is XML, which forbids control characters."""
     line = "".join(c if c.isprintable() else "?" for c in " ".join(label.split()))
     return cut(line, most)
 

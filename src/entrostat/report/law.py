@@ -26,18 +26,18 @@ class Tile:
 
 @dataclass(frozen=True)
 class LawSection:
-    steps: str = ""  # what was fitted, "30 evaluations"
-    entropy: str = ""  # entropy, score: which, in words
+    steps: str = ""  # the fitted data: "30 evaluations"
+    entropy: str = ""  # entropy, score: their kinds, in words
     score: str = ""
-    notes: tuple[str, ...] = ()  # why another than COV's, what is left out
-    panel: Panel | None = None  # the figure; None where no fit is possible
+    notes: tuple[str, ...] = ()  # why they differ from COV's, what is left out
+    panel: Panel | None = None  # the figure; None if no fit is possible
     tiles: tuple[Tile, ...] = ()
     doubts: tuple[str, ...] = ()
-    why: str = ""  # why there is no fit; empty where there is one
+    why: str = ""  # why there is no fit; empty if there is one
     early: tuple[Tile, ...] = ()
-    early_steps: str = ""  # what the early prediction was fitted to, "5 evaluations"
+    early_steps: str = ""  # data of the early prediction: "5 evaluations"
     early_doubts: tuple[str, ...] = ()
-    early_why: str = ""  # why there is none; empty where there is one
+    early_why: str = ""  # why there is no early prediction; empty if there is one
 
 
 def law_of(run: Run) -> LawSection:
@@ -82,7 +82,7 @@ def _panel(
 ) -> Panel:
     x, r = [math.exp(h) for h in pairs.entropy], pairs.score
     span = (max(r) - min(r)) or 1.0
-    # the axis holds the data, the ceiling and its interval; lines end with it
+    # the axis covers the data, the ceiling and its interval; lines are clipped to it
     held = [*r, *(v for v in (law.ceiling, *interval) if abs(v) < HUGE)]
     low, high = min(min(held), min(r) - 1.25 * span), max(max(held), max(r) + 1.25 * span)
     first = early.steps if early else 0
@@ -121,7 +121,7 @@ def _panel(
 
 
 def _ends(law: EntropyLaw, last: float, low: float, high: float) -> list[float]:
-    """From exp(H) = 1 to the data's end, as far as the line lies from low to high; else []."""
+    """The line's ends, from exp(H) = 1 to the data's end, clipped to [low, high]; else []."""
     ends = [1.0, last]
     if law.a:
         crossings = sorted((law.b - v) / law.a for v in (low, high))

@@ -1,4 +1,4 @@
-"""What a notebook calls: runs read, drawn and compared."""
+"""Functions for notebooks: load, plot and compare runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def load_runs(
     """Read several runs.
 
     Args:
-        paths: a directory or a file, which stands for all runs in it, or several.
-        format: as of `load_run`, for all.
-        columns: as of `load_run`, for all.
+        paths: a directory or a file, which stands for all runs in it, or several of these.
+        format: as for `load_run`, for all runs.
+        columns: as for `load_run`, for all runs.
 
     Raises:
         ValueError: there is no path, or one cannot be read.
@@ -46,17 +46,17 @@ def plot(
     figure: str = "entropy",
     size: tuple[float, float] | None = None,
 ) -> Picture:
-    """Draw a figure of a run's page, or of the page that compares several.
+    """Draw a figure of a run's page, or of the page that compares several runs.
 
     Args:
-        runs: a run, or several, read or as paths. Several are laid over each other, the seeds of
-            equal settings as a band.
+        runs: a run, or several, loaded or as paths. Several are overlaid, the seeds of equal
+            settings as a band.
         figure: its name (`entrostat report RUN --list` prints them), or a metric's: "grad/norm".
         size: width and height in inches; None takes the page's.
 
     Returns:
-        a matplotlib figure, which a notebook shows; pyplot knows nothing of it. `.savefig(PATH)`
-        writes it, `.axes[0]` is there to be changed.
+        a matplotlib figure, which a notebook shows; it is not registered with pyplot.
+        `.savefig(PATH)` writes it, `.axes[0]` can be modified.
 
     Raises:
         ValueError: no such figure, nothing to draw, or a run cannot be read.
@@ -67,19 +67,19 @@ def plot(
     drawn = figure_named(parts_of(_read(runs)), figure)
     with styled():
         result = picture(drawn, size)
-        result.draw_without_rendering()  # what is made late, ticks say, in our style as well
+        result.draw_without_rendering()  # so that late objects, such as ticks, also get our style
     return result
 
 
 def compare(runs: Iterable[Run | PathLike] | PathLike) -> pd.DataFrame:
-    """What runs came to, as a frame: a row per run, the columns of `report.Row`.
+    """Compare runs in a data frame: a row per run, the columns of `report.Row`.
 
     Args:
-        runs: runs, read or as paths; or a study's directory.
+        runs: runs, loaded or as paths; or a study's directory.
 
     Returns:
-        entropies (nats per token), scores and rewards at start and end, indexed by label. What a
-        run does not say is NaN.
+        entropies (nats per token), scores and rewards at start and end, indexed by label. Missing
+        values are NaN.
 
     Raises:
         ValueError: no runs, one that cannot be read, or no pandas.
@@ -94,7 +94,7 @@ def compare(runs: Iterable[Run | PathLike] | PathLike) -> pd.DataFrame:
 
 
 def _read(runs: Any) -> Run | Sequence[Run]:
-    """Runs, those that are paths read; a path of a study stands for the runs in it."""
+    """Load runs given as paths; the path of a study stands for its runs."""
     if isinstance(runs, Run):
         return runs
     if isinstance(runs, str | Path):

@@ -1,4 +1,4 @@
-"""Figures that lay several runs over each other: a line per run, a band where seeds differ."""
+"""Figures that overlay several runs: a line per run, a band for the seeds of one setting."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
 
 
 def metric_panel(runs: Sequence[Run], entries: Sequence[Entry], key: str) -> Panel:
-    """One metric under its own name; empty where no run logged it as a number."""
+    """Panel of one metric under its own name; empty if no run logged it as a number."""
     curves, bands = _drawn(runs, entries, key)
     return Panel(key, f"{key}, as it was logged.", key, curves, bands=bands)
 
@@ -56,7 +56,7 @@ def metric_panel(runs: Sequence[Run], entries: Sequence[Entry], key: str) -> Pan
 def _drawn(
     every: Sequence[Run], entries: Sequence[Entry], key: str | None = None, smooth: bool = False
 ) -> tuple[tuple[Curve, ...], tuple[Band, ...]]:
-    """The lines and bands of all entries; without a key each one's own entropy."""
+    """Lines and bands of all entries; without a key, of each entry's own entropy."""
     curves: list[Curve] = []
     bands: list[Band] = []
     for entry in entries:
@@ -86,7 +86,7 @@ def _drawn(
 
 
 def _targets(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Curve]:
-    """The controllers' targets: one line where all of them hold the same, else one per entry."""
+    """The controllers' targets: one line if they are all equal, else one per entry."""
     curves = [
         replace(curve, name=f"{entry.label}: target")
         for entry in entries

@@ -1,8 +1,8 @@
 """The pages: one HTML file each, readable without a network and without JavaScript.
 
-All text goes through a template with autoescape on, for prompts, completions, names and settings
-are data. The page's own policy (Content-Security-Policy) forbids scripts and addresses as well, but
-for its one script (`scripts.py`), which it names by its hash.
+All text goes through a template with autoescape on, since prompts, completions, names and settings
+are untrusted. The page's Content-Security-Policy also forbids scripts and addresses, except for its
+one script (`scripts.py`), which it allows by hash.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ SUFFIXES = ("", ".html", ".htm")
 
 
 def write_run_report(run: Path, output: Path | None = None) -> Path:
-    """Write the page of one run, which may still be going on; returns its path.
+    """Write the page of one run, finished or not; return its path.
 
-    None as `output` is RUN/report.html.
+    Without `output` it is RUN/report.html.
     """
     read = read_run(run)
     return write_report(read, Path(output or read.path / "report.html"))
 
 
 def write_report(run: Run, output: Path) -> Path:
-    """Write the page of a run already read, ours or another trainer's; returns its path."""
+    """Write the page of a loaded run, ours or another trainer's; return its path."""
     return _put(_page(output), page_of(run))
 
 
 def page_of(run: Run, live: Live | None = None) -> str:
-    """The page of a run as HTML; `live` is what a page has that is served while the run goes on."""
+    """The page of a run as HTML; `live` has the additions of a page served during the run."""
     from ..diagnosis import diagnose
 
     run = with_dumps(run)
@@ -95,10 +95,10 @@ def page_of(run: Run, live: Live | None = None) -> str:
 
 
 def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Comparison") -> Path:
-    """Write one page that overlays several runs; returns its path.
+    """Write one page that overlays several runs; return its path.
 
     Args:
-        runs: run directories, or runs already read, ours or other trainers'; one or more.
+        runs: run directories, or loaded runs, ours or other trainers'; at least one.
         output: the file to write.
         title: heading of the page.
     """
@@ -112,14 +112,14 @@ def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Com
 def comparison_of(
     read: Sequence[Run], title: str, output: Path | None = None, live: Live | None = None
 ) -> str:
-    """The page that overlays several runs; from `output` it links the runs' own pages."""
+    """The page that overlays several runs, as HTML; its links are relative to `output`."""
     from ..diagnosis import diagnose
 
     rows = rows_of(read)
     labels = [row.label for row in rows]
     entries = entries_of(read, labels)
     of_run = {i: entry for entry in entries for i in entry.members}
-    shown = [of_run[i] for i in range(len(rows))]  # of each run the entry that it is in
+    shown = [of_run[i] for i in range(len(rows))]  # the entry that contains each run
     differences = differences_of(read, [entry.label for entry in shown])
     foreign = any(run.source != "entrostat" for run in read)
     other = foreign or any(entropy_key(run) not in ("entropy/exact", None) for run in read)
@@ -154,7 +154,7 @@ def comparison_of(
 
 
 def _heading(run: Run) -> str:
-    """What was trained on what; another trainer's log does not always say on what."""
+    """Name the model and its task; another trainer's log may lack the task."""
     name = run.methods or run.name
     return f"{name} on {run.task}" if _says_task(run) else name
 
@@ -177,7 +177,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 
 def _quantised(run: Run) -> str | None:
-    """What the model's weights had been through before training; None where nothing is known."""
+    """The quantization of the model's weights before training; None if unknown."""
     try:
         return str(json.loads(run.environment_text)["model"]["quantisation"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -202,20 +202,20 @@ def _common(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def _link(run: Run, output: Path) -> str | None:
-    """Address of a run's own report, from where the page lies; None where there is none."""
+    """Link to a run's own report, relative to the page; None if there is none."""
     report = run.path / "report.html"
     there = report.is_file() and report.resolve() != output.resolve()
     return address(report, output) if there else None
 
 
 def address(page: Path, output: Path) -> str:
-    # every character but the slash is quoted, so that a name cannot be another kind of address
-    path = os.path.relpath(page, output.parent)  # a link of a study keeps its name
-    return quote(os.fsencode(path), safe="/")  # a name need not be UTF-8
+    # every character except the slash is quoted, so that a name cannot be another kind of URL
+    path = os.path.relpath(page, output.parent)  # a study's link keeps its name
+    return quote(os.fsencode(path), safe="/")  # a name may not be UTF-8
 
 
 def _page(output: Path) -> Path:
-    """Where a page goes; refuses the name of another kind of file."""
+    """Path of a page; raise on the extension of another file type."""
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
         parts = {".svg": "--figure", ".png": "--figure", ".csv": "--figure or --table",
@@ -269,5 +269,5 @@ def _duration(seconds: float | None) -> str:
 
 
 def _decimal(value: Any, digits: int = 3) -> str:
-    found = number(value)  # a log may have anything where a number belongs
+    found = number(value)  # a log may hold anything in place of a number
     return _MISSING if found is None else f"{found:.{digits}f}"

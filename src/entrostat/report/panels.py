@@ -1,4 +1,4 @@
-"""Which figures a run's page has: the metrics that go together, their words, their axes."""
+"""The figures of a run's page: metrics that belong together, their captions, their axes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..logs.run import Run, moving, paired
 from .curves import coefficient, logged, panel, series, smooth_words, smoothed
 from .figures import BLACK, BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, Band, Curve, Panel
 
-SCORES = 7  # of other trainers' evaluations drawn
+SCORES = 7  # maximum number of drawn scores from other trainers' evaluations
 
-# other trainers' scores of evaluations, and what is beside them and none
+# other trainers' evaluation scores, and metrics beside them that are not scores
 _SCORE = re.compile(r"eval_reward$|eval_rewards/.*mean$|val-core/|eval/|val/|test_score/")
-# a mean reward of a part: TRL's and ours of a function or kind, prime-rl's of an environment
+# mean reward of one part: in TRL and ours a function or kind, in prime-rl an environment
 _PART = re.compile(r"(?:train/)?rewards?/(?!all/)(.+)/mean$")
 _STALE = re.compile(
     r"(.*/)?(off_policy_level(/all)?/|(staleness|version_(offset|gap))[_/])(mean|max)$"
@@ -25,7 +25,7 @@ _NO_SCORE = re.compile(r"entropy|length|len/|len_|truncat|clip|runtime|std|loss|
 
 
 def run_panels(run: Run) -> list[Panel]:
-    """The figures of one run, without those that it logged nothing for."""
+    """Yield the figures of one run that have data."""
     parts = (
         ("Entropy and reward", _outcome(run)),
         ("Updates", _updates(run)),
@@ -123,7 +123,7 @@ def _columns(run: Run, *keys: str) -> list[list[float]]:
 
 
 def _colored(names: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """Metrics and their labels, each with the next color, while there are any."""
+    """Metrics and their labels, each with the next color, until the colors run out."""
     return [(*pair, color) for pair, color in zip(names, COLORS, strict=False)]
 
 
@@ -184,7 +184,7 @@ def _updates(run: Run) -> Iterator[Panel]:
 
 
 def _each(run: Run, keys: list[str], title: str, unit: str, caption: str, **axis: Any) -> Panel:
-    """A figure of several metrics of a group, under their own names; equal ones are drawn once."""
+    """A figure of several metrics of a group under their own names; equal ones drawn once."""
     named = ((key, key.partition("/")[2].replace("_", " ")) for key in keys)
     drawn = panel(run, title, unit, caption, *_colored(named), **axis)
     curves: dict[tuple[Any, ...], Curve] = {}

@@ -1,4 +1,4 @@
-"""The matplotlib figure that everything here draws on, and the labels of its axes."""
+"""The matplotlib figure used for all drawings, and its axis labels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter
 
-DPI = 200  # of PNG files; a notebook shows half of it
+DPI = 200  # of PNG files; notebooks show half of it
 
 
 class Picture(Figure):
-    """A figure that a notebook shows by itself, without pyplot and its list of open figures."""
+    """A figure that a notebook shows by itself, without pyplot's list of open figures."""
 
     def png(self, dpi: int = DPI) -> bytes:
         data = io.BytesIO()
@@ -33,7 +33,7 @@ class Labels(Formatter):
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Powers of ten from `low` to `high`, at most `most`; with 2 and 5 times them where few fit."""
+    """Powers of ten from `low` to `high`, at most `most`; if few fit, also 2 and 5 times them."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     step = max(1, math.ceil((last - first + 1) / most))
     powers = [10.0**i for i in range(first, last + 1, step)]
@@ -45,7 +45,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """A label each, as short as tells them apart: ratios lie at 1.0000002, too."""
+    """Label each tick as shortly as keeps the labels distinct, also for ratios at 1.0000002."""
     for digits in range(6, 13):
         found = [tick(value, digits) for value in values]
         if len(set(found)) == len(set(values)):
@@ -54,7 +54,7 @@ def tick_labels(values: Sequence[float]) -> list[str]:
 
 
 def tick(value: float, digits: int = 6) -> str:
-    """A short label: 0.25, 15000, 1e-7."""
+    """Format a short label: 0.25, 15000, 1e-7."""
     text = f"{value:.{digits}g}"
     if "e" in text:
         mantissa, _, exponent = text.partition("e")

@@ -1,4 +1,4 @@
-"""What runs came to: the rows of a comparison, and what a page says first of them."""
+"""Results of runs: the rows of a comparison, and the summary of a page."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from ..logs.lines import number
 from ..logs.run import Run, held_out, last_ones, run_of, sets_of
 from .curves import series
 
-STEADY = 0.02  # of the first value: a smaller change is none
-SOME = 6  # labels that a note names
+STEADY = 0.02  # relative to the first value: a smaller change counts as none
+SOME = 6  # labels named in a note
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run in a comparison; None where the run does not say."""
+    """One run in a comparison; None means not logged."""
 
-    label: str  # method names joined by "+", or the directory's name where methods repeat
+    label: str  # method names joined by "+", or the directory's name if methods repeat
     run: Path  # the run directory
     iterations: int  # last iteration logged
-    planned: int | None  # iterations asked for
-    # entropy of the first iteration's rollouts, nats per token: exact where that is logged, else
-    # what `entropy_key` finds
+    planned: int | None  # configured iterations
+    # entropy of the first iteration's rollouts, nats per token: exact if logged, else by
+    # `entropy_key`
     entropy_before: float | None
-    # that of the last iterations' (before their updates), `ends` of them
+    # that of the last `ends` iterations, before their updates
     entropy_after: float | None
     entropy_kept: float | None  # after / before, percent
-    target: float | None  # the entropy that a controller holds, nats per token
-    # the evaluation set that the next seven fields are of (`held_out`); None of a run that was not
+    target: float | None  # a controller's target, nats per token
+    # evaluation set of the fields from `k` to `evaluated` (`held_out`); None if the run was not
     # evaluated on it
     split: str | None
-    others: tuple[str, ...]  # the sets besides that it was evaluated on
+    others: tuple[str, ...]  # other sets that it was evaluated on
     k: int | None  # samples per prompt
     avg_before: float | None  # avg@k before training (iteration 0), 0 to 1
     avg_after: float | None  # avg@k at the last evaluation of a later iteration
     pass_before: float | None  # pass@k before training, 0 to 1
     pass_after: float | None  # pass@k at the last evaluation
-    # distinct right answers per prompt among k samples, before training
+    # distinct correct answers per prompt among k samples, before training
     distinct_before: float | None
     distinct_after: float | None  # the same at the last evaluation
     evaluated: int | None  # iteration of the last evaluation
     reward_first: float | None  # mean reward of the first iteration
-    reward_last: float | None  # mean reward of the last iterations, `ends` of them
-    # how many iterations are the run's end (`last_ones` of those that log an entropy or, without
-    # one, a reward)
+    reward_last: float | None  # mean reward of the last `ends` iterations
+    # number of iterations that count as the run's end (`last_ones` of those that log an entropy or,
+    # without one, a reward)
     ends: int
-    seconds: float | None  # time of the logged iterations, without evaluations
+    seconds: float | None  # total time of the logged iterations, without evaluations
 
 
 def entropy_key(run: Run) -> str | None:
-    """The metric that tells the run's entropy best; None where it logged none."""
+    """The most exact entropy metric of the run; None if it logged none."""
     keys = ("entropy/exact", "entropy/nll", "entropy/logged")
     return next((key for key in keys if series(run.metrics, key)[0]), None)
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A label each, all different: method names; the directory where these repeat or are longer."""
+    """Unique labels: method names, or the directory where names repeat or are longer."""
     names = []
     for run in runs:
         methods = run.methods or run.name
@@ -68,9 +68,9 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def told_apart(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """These names, with more of its path for each run whose name others have, too."""
+    """Make names unique by more of the path where names repeat."""
     paths = [run.path for run in runs]
-    within = ["/".join(path.parts[-2:]) for path in paths]  # of one name in two studies
+    within = ["/".join(path.parts[-2:]) for path in paths]  # equal names in two studies
     for other in ([run.name for run in runs], within, [str(path) for path in paths]):
         times = Counter(names)
         names = [o if times[n] > 1 else n for n, o in zip(names, other, strict=True)]
@@ -78,13 +78,13 @@ def told_apart(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """The names, with its place after each one that others have, too."""
+    """Append its index to each name that occurs more than once."""
     times = Counter(names)
     return [f"{n} ({i})" if times[n] > 1 else n for i, n in enumerate(names, 1)]
 
 
 def comparison_rows(runs: Sequence[Path | Run]) -> list[Row]:
-    """What each run came to, in the order given; their scores are of one set."""
+    """A row of results per run, in the given order; all scores are of one set."""
     return rows_of([run_of(run) for run in runs])
 
 
@@ -94,7 +94,7 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 
 
 def by_k(rows: Sequence[Row]) -> dict[int, list[str]]:
-    """Labels of the runs by their answers to a held-out prompt, k; of two k pass@k says nothing."""
+    """Labels of the runs by k, the answers per held-out prompt; pass@k needs equal k."""
     found: dict[int, list[str]] = {}
     for row in rows:
         if row.k is not None:
@@ -103,7 +103,7 @@ def by_k(rows: Sequence[Row]) -> dict[int, list[str]]:
 
 
 def apart(rows: Sequence[Row]) -> list[str]:
-    """Sentences on scores that stand in one column and are not to be compared."""
+    """Sentences about scores in one column that are not comparable."""
     found = []
     if len(ks := by_k(rows)) > 1:
         said = "; ".join(f"{k} ({', '.join(labels)})" for k, labels in ks.items())
@@ -118,7 +118,7 @@ def apart(rows: Sequence[Row]) -> list[str]:
 
 
 def k_words(rows: Sequence[Row]) -> str:
-    """What stands for k above a column: the number, or "k" where runs have several."""
+    """Text for k above a column: the number, or "k" if runs differ."""
     ks = list(by_k(rows))
     return str(ks[0]) if len(ks) == 1 else "k"
 
@@ -162,7 +162,7 @@ def _row(run: Run, label: str, split: str) -> Row:
 
 
 def _ends(values: Sequence[float], ends: int) -> tuple[float | None, float | None]:
-    """The first value, and the mean of the last `ends`: one batch's figure is noisy."""
+    """The first value, and the mean of the last `ends`, since one batch's value is noisy."""
     if not values:
         return None, None
     end = values[-ends:]
@@ -237,7 +237,7 @@ def ends_note(rows: Sequence[Row]) -> str:
 def notes_of_all(
     runs: Sequence[Run], labels: Sequence[str], entropies: bool
 ) -> list[tuple[str, str]]:
-    """What is said of runs, and of which; `entropies` says which entropy each has as well."""
+    """Notes and the labels of their runs; with `entropies`, also each run's kind of entropy."""
     found: dict[str, list[str]] = {}
     for run, label in zip(runs, labels, strict=True):
         for note in (*run.notes, *(entropies * [f"Entropy: {run.entropy_is}"])):

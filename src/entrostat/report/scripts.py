@@ -1,8 +1,8 @@
-"""The one script of every page, and the policy that lets a browser run that text and no other.
+"""The script of every page, and the policy that lets a browser run only that text.
 
-It is uPlot (`vendor/`, as published) and the files of `js/`, one after another: the files share a
-scope, and each leaves one name in it. A page carries no data in it, so that all pages have the same
-script, and a page that is renewed while it is open needs no other.
+It consists of uPlot (`vendor/`, unmodified) and the files of `js/`, concatenated: the files share a
+scope, and each defines one name in it. The script contains no data, so all pages have the same
+script, and a page that is updated while open needs no other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-# in this order: a file uses the names of those before it
+# in this order: a file uses names defined before it
 FILES = (
     "text", "numbers", "state",
     "curves_data", "curves_chart", "curves_readout", "curves",
@@ -25,8 +25,8 @@ FILES = (
 @dataclass(frozen=True)
 class Script:
     text: str
-    policy: str  # the source expression that lets a Content-Security-Policy run `text` alone
-    style: str = ""  # what uPlot wants of a style sheet
+    policy: str  # the Content-Security-Policy source that allows only `text`
+    style: str = ""  # uPlot's style sheet
 
 
 @cache
@@ -41,12 +41,12 @@ def script() -> Script:
 
 @dataclass(frozen=True)
 class Live:
-    """What a page that is served has beside what is written to a file."""
+    """Additions of a served page to a page written to a file."""
 
-    version: str  # names the page; another name is another page
-    refresh: int  # seconds after which a browser without JavaScript asks again
+    version: str  # identifies the page version
+    refresh: int  # seconds after which a browser without JavaScript reloads
     script: Script  # live.js
-    problem: str = ""  # why nothing could be read; empty where something was
+    problem: str = ""  # why nothing could be read; empty without a problem
 
 
 def live_part(version: str, every: float, problem: str = "") -> Live:
@@ -60,7 +60,7 @@ def _policy(text: str) -> str:
 
 
 def read_file(name: str) -> str:
-    """A file of this package, with line breaks as HTML reads them: the hash is of what it reads."""
+    """Read a file of this package with the line breaks of HTML, over which the hash is computed."""
     package = resources.files(__name__.rpartition(".")[0])
     text = package.joinpath(name).read_text(encoding="utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,4 +1,4 @@
-"""Which runs belong together, equal settings but for the seed, and what these came to."""
+"""Group runs with equal settings except the seed, and summarize each group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..logs.run import Run
 from .figures import COLORS, DASHES
 from .runs import Row, numbered
 
-_OWN = ("seed", "output")  # what the runs of one group may differ in
+_OWN = ("seed", "output")  # settings in which the runs of one group may differ
 # field of a row, digits shown
 MEASURES = (
     ("entropy_after", 3), ("entropy_kept", 1), ("avg_after", 3), ("pass_after", 3),
@@ -22,10 +22,10 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """What a comparison shows as one: a run as a line, or seeds as a mean with a band."""
+    """One item of a comparison: a run as a line, or seeds as a mean with a band."""
 
     label: str
-    members: tuple[int, ...]  # the places of its runs in the comparison, in order
+    members: tuple[int, ...]  # indices of its runs in the comparison, in order
     color: str
     dash: Any
 
@@ -38,7 +38,7 @@ class Entry:
 
 
 def by_settings(settings: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
-    """Places of the runs whose settings are equal but for `seed` and `output`, in order.
+    """Group the indices of runs whose settings are equal except `seed` and `output`, in order.
 
     Example:
         >>> by_settings([{"lr": 1, "seed": 0}, {"lr": 2}, {"lr": 1, "seed": 3}])
@@ -53,7 +53,7 @@ def by_settings(settings: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
 
 
 def common_name(names: Sequence[str]) -> str:
-    """What the names begin with, without a separator or a lone word for the seed at its end."""
+    """The common prefix of names, without a trailing separator, "-s" or "-seed"."""
     first, last = min(names), max(names)
     size = next(
         (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
@@ -64,11 +64,11 @@ def common_name(names: Sequence[str]) -> str:
 def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
     """The entries of a comparison.
 
-    Runs are taken together only where each says its settings and has a seed of its own: a run that
-    was repeated with the same seed says nothing about seeds.
+    Runs are grouped only if each has settings and a seed of its own: repetitions with the same seed
+    say nothing about the variation between seeds.
     """
-    # runs that begin with the policies of others have another model with each seed: only the study
-    # that made them knows that they belong together
+    # runs that start from other runs' policies have another model for each seed: only their study
+    # knows that they belong together
     settings = [
         {"group": run.group, "source": run.source}
         | ({"alone": i} if not run.config else {} if run.group is not None else run.config)
@@ -101,10 +101,10 @@ def style_of(i: int) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Spread:
-    label: str  # what its runs have in common
-    color: str  # its colour in the figures
+    label: str  # common part of its runs' names
+    color: str  # its color in the figures
     runs: tuple[tuple[str, str], ...]  # label and seed of each
-    # mean, lowest and highest of each of `MEASURES`; None where a run does not say
+    # mean, minimum and maximum of each of `MEASURES`; None if a run lacks it
     ranges: tuple[tuple[float, float, float] | None, ...]
 
     @property
@@ -129,7 +129,7 @@ def spreads_of(entries: Sequence[Entry], rows: Sequence[Row], runs: Sequence[Run
 
 
 def _range(values: Sequence[float | None]) -> tuple[float, float, float] | None:
-    """A figure that one run lacks would speak for fewer seeds: then there is none."""
+    """Mean, minimum and maximum; None if a run lacks the value, which would hide a missing seed."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None

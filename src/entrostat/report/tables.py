@@ -1,6 +1,6 @@
 """The tables of a page as data, and as Markdown, LaTeX or CSV.
 
-Names and answers in them are data: every cell is escaped.
+Names and answers in them are untrusted: every cell is escaped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _LATEX = {
     "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}",
     "'": r"\textquotesingle{}",
-    # after the end of a row these would be its arguments
+    # after the end of a row these would be parsed as its arguments
     "[": "{[}", "]": "{]}", "*": "{*}",
-    # what our own headings have beyond ASCII
+    # non-ASCII characters of our own headings
     "→": r"$\rightarrow$", "—": "---", "η": r"$\eta$",
     "\N{MULTIPLICATION SIGN}": r"$\times$", "…": r"\dots{}",
 }  # fmt: skip
-_LATEX_SIGNS = re.compile("-(?=-)|[" + re.escape("".join(_LATEX)) + "]")  # "--" would be a dash
+_LATEX_SIGNS = re.compile("-(?=-)|[" + re.escape("".join(_LATEX)) + "]")  # "--" would become a dash
 _MARKDOWN_SIGNS = re.compile(
     r"[\\`*_\[\]<>|~&$]|:(?=//)|(?<=\w)@(?=[a-z])|(?<=www)\.", re.IGNORECASE
 )
@@ -40,19 +40,19 @@ _MISSING = "—"
 
 @dataclass(frozen=True)
 class Column:
-    """A column, of one value a row or of some that are read together."""
+    """A column of one value per row, or of several that belong together."""
 
     head: str  # its heading, unit included
-    keys: tuple[str, ...]  # the values' names, in CSV a column each
-    form: str = "{}"  # how a row's values are written, as for `str.format`
+    keys: tuple[str, ...]  # names of the values, each a CSV column
+    form: str = "{}"  # format of a row's values, for `str.format`
 
 
 @dataclass(frozen=True)
 class Table:
-    name: str  # what it goes by in commands and file names
+    name: str  # name in commands and file names
     title: str
     columns: tuple[Column, ...]
-    # for each row a tuple of values for each column, None where there is no value
+    # for each row a tuple of values per column, None for missing values
     rows: tuple[tuple[tuple[Value, ...], ...], ...]
 
 
@@ -129,7 +129,7 @@ def evaluation(run: Run) -> Table:
 
 
 def answers_table(answers: Answers) -> Table:
-    # policies are told by their place, as their figures are: a title is long, and may hold anything
+    # policies are numbered, as their figures are: a title is long and untrusted
     keys = [f"answers_{i}" for i, _ in enumerate(answers.titles, 1)]
     columns = [Column(title, (key,)) for title, key in zip(answers.titles, keys, strict=True)]
     records = [
@@ -152,7 +152,7 @@ def estimators(dynamics: Dynamics) -> Table:
     columns = [Column("estimator", ("estimator",))]
     for group, keys in AGREEMENTS.items():
         for key in keys:
-            # errors that are not shares of anything: to two figures
+            # errors that are not shares get two significant digits
             form = "{:.2g}" if key.startswith("mse") else "{:.2f}"
             columns.append(Column(f"{group}: {words[key]}", (f"{group}_{key}",), form))
     records = [
@@ -181,7 +181,7 @@ def tokens(dynamics: Dynamics) -> Table:
 def _table(
     name: str, title: str, columns: Sequence[Column], records: Sequence[Mapping[str, Value]]
 ) -> Table:
-    """The first column, and those of which some record has a value."""
+    """Build a table of the first column and the columns that have values."""
     kept = [
         column
         for i, column in enumerate(columns)
@@ -207,7 +207,7 @@ def _text(value: object) -> str | None:
 
 
 def as_markdown(table: Table) -> str:
-    """A pipe table (GitHub's Markdown)."""
+    """Format as a pipe table (GitHub's Markdown)."""
     lines = _texts(table, lambda text: _MARKDOWN_SIGNS.sub(r"\\\g<0>", text))
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(table.columns))]
     right = _right(table)
@@ -229,15 +229,15 @@ def as_latex(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Comma-separated values under the names of the fields, numbers in full."""
+    """Format as comma-separated values under the field names, numbers in full."""
     head = [key for column in table.columns for key in column.keys]
     return csv_text([head, *([v for cell in row for v in cell] for row in table.rows)])
 
 
 def csv_text(rows: Sequence[Sequence[Value]]) -> str:
-    """Rows as CSV: numbers as Python writes them, which any reader takes back to the last bit.
+    """Format rows as CSV, with numbers as Python writes them, which can be read back exactly.
 
-    A text that a spreadsheet would compute (=, +, - or @ first) gets an apostrophe in front, unless
+    A text that a spreadsheet would evaluate (=, +, - or @ first) gets a leading apostrophe, unless
     it is a number.
     """
     text = io.StringIO()
@@ -270,7 +270,7 @@ def _line(text: str) -> str:
 
 
 def _texts(table: Table, escape: Callable[[str], str], minus: str = "-") -> list[list[str]]:
-    """The heads and the rows' cells, escaped; `minus` stands before a negative number."""
+    """Headings and the rows' cells, escaped; `minus` replaces the sign of a negative number."""
     rows = [
         [_cell(column, v, escape, minus) for column, v in zip(table.columns, row, strict=True)]
         for row in table.rows
@@ -279,7 +279,7 @@ def _texts(table: Table, escape: Callable[[str], str], minus: str = "-") -> list
 
 
 def _cell(column: Column, values: Sequence[Value], escape: Callable[[str], str], minus: str) -> str:
-    """A cell's values as its column writes them; a dash for one that is not there."""
+    """Format a cell's values by its column; a dash for a missing cell."""
     if all(value is None for value in values):
         return escape(_MISSING)
     parts = iter(values)

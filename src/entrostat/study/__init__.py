@@ -1,4 +1,4 @@
-"""Studies: several runs of one file, side by side, compared in one table and one page."""
+"""Studies: several runs defined by one file, compared in one table and one page."""
 
 from .runner import run_study
 

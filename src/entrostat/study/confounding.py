@@ -1,4 +1,4 @@
-"""Whether the runs of a study differ in the method alone, or in what it sits on as well."""
+"""Check that the runs of a study differ only in the compared method."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..method import methods
 
 @dataclass(frozen=True)
 class Arm:
-    """A run's objective: what is compared (`interventions`), and what these methods sit on."""
+    """A run's objective: the compared `interventions`, and what they are combined with."""
 
     interventions: tuple[str, ...]
     estimator: str
@@ -39,7 +39,7 @@ class Arm:
 
 
 def confounded(runs: Mapping[str, TrainConfig]) -> list[str]:
-    """A line for each method without another run of its estimator, surrogate and aggregation."""
+    """Warn of each method without another run of its estimator, surrogate and aggregation."""
     arms: dict[Arm, str] = {}
     for name, config in runs.items():
         arms.setdefault(Arm.of(config), name)

@@ -1,11 +1,11 @@
-"""The content address of a training: what decides its result, as one name (docs/studies.md).
+"""The content address of a training: a hash of all that decides its result (docs/studies.md).
 
-Models by a name of ours or of the hub stand for themselves. The version of entrostat is no part.
+Models with a built-in name or a hub name are identified by that name. The version of entrostat is
+not part of the address.
 
-Source is a module's own file and what that imports beside it: only modules are followed that lie
-under the same place of the search path. Of a module that was installed (`site-packages`) its own
-file alone counts: what it needs has versions. Nothing is imported, so that what a module imports by
-a computed name, or reads as data, is not seen.
+Source code is a module's own file and the modules that it imports from the same entry of the search
+path. For an installed module (`site-packages`) only its own file counts, since its dependencies
+have versions. Nothing is imported, so imports by a computed name and data files are not seen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..tasks.rows import SUFFIXES
 from ..tasks.trust import is_code, is_code_task
 
 LENGTH = 16  # hexadecimal digits: 64 bits
-# settings of a later version, left out where nobody uses them: older addresses hold
+# settings of later versions, omitted at their default, so that older addresses stay valid
 _LATER: dict[tuple[str, ...], Any] = {
     ("forecast",): dataclasses.asdict(Forecast()),
     ("sampling", "redraws"): 0,
@@ -46,9 +46,9 @@ _WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
 def address_of(
     config: TrainConfig, after: str | None = None, start: Literal["final", "best"] = "final"
 ) -> str:
-    """The address of a training that begins with `config.model`, or a policy of the run `after`."""
+    """Address of a training that starts from `config.model`, or a policy of the run `after`."""
     settings: dict[str, Any] = dataclasses.asdict(config)
-    del settings["output"], settings["log"], settings["expect"]  # no part of the result
+    del settings["output"], settings["log"], settings["expect"]  # these do not change the result
     for (*rooms, key), usual in _LATER.items():
         inside = settings
         for room in rooms:
@@ -72,7 +72,7 @@ def address_of(
 
 
 def code_of(config: TrainConfig) -> dict[str, str | None]:
-    """A hash of the source of what is not ours, by the name in the settings."""
+    """Hash the source of user code, by its name in the settings."""
     tasks = tasks_of(config)
     named = [("method", each["name"] if isinstance(each, Mapping) else each)
              for each in config.method]  # fmt: skip
@@ -94,7 +94,7 @@ def tasks_of(config: TrainConfig) -> list[Mapping[str, Any]]:
 
 
 def _rows_of(task: Mapping[str, Any]) -> Iterator[str | None]:
-    """Hashes of a task's rows, but for a file that its name is: a directory, `path`."""
+    """Hash a task's data, except a file that is its name: a directory, `path`."""
     path, folder = task.get("path"), str(task["name"]).partition(":")[2]
     given = list(path.values()) if isinstance(path, Mapping) else [path]
     given += [folder] if Path(folder).is_dir() else []
@@ -107,9 +107,9 @@ def _rows_of(task: Mapping[str, Any]) -> Iterator[str | None]:
 
 
 def _content(name: str) -> str | None:
-    """A hash of what lies at a path: a file, or the files of a model; None where nothing does."""
+    """Hash a file, or the files of a model directory; None if the path is neither."""
     path = Path(name)
-    if not name:  # Path("") is where the command is run
+    if not name:  # Path("") is the working directory
         return None
     if path.is_file():
         return _of_files([path])
@@ -127,7 +127,7 @@ def _of_files(files: Sequence[Path]) -> str | None:
 
 @lru_cache(256)
 def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
-    """Of names and bytes; sizes and times are only there to notice a change between two calls."""
+    """Hash names and contents; sizes and times only detect changes between two calls."""
     whole = hashlib.sha256()
     for path, _, _ in files:
         with open(path, "rb") as file:
@@ -137,7 +137,7 @@ def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def source_of(name: str) -> str | None:
-    """A SHA-256 of the source behind "MODULE:NAME"; None where there is none to be read."""
+    """SHA-256 of the source behind "MODULE:NAME"; None if the source cannot be found."""
     module = name.partition(":")[0]
     found = _located(module)
     if found is None:
@@ -152,8 +152,8 @@ def source_of(name: str) -> str | None:
 
 
 def _located(module: str) -> tuple[Path, Path] | None:
-    """The place of the search path under which a module's source lies, and that source."""
-    importlib.invalidate_caches()  # a file may be as new as what was listed last
+    """The search path entry that contains a module's source, and the source file."""
+    importlib.invalidate_caches()  # a file may have been created after the last listing
     parts = module.split(".")
     spec = top = _top(parts[0])
     for count in range(2, len(parts) + 1):
@@ -167,24 +167,24 @@ def _located(module: str) -> tuple[Path, Path] | None:
 
 
 def _top(name: str) -> ModuleSpec | None:
-    """A module without a point: in the current folder, or by whoever finds modules here."""
+    """Find a top-level module in the working directory, else with the normal import system."""
     found = PathFinder.find_spec(name, [os.getcwd()])
-    try:  # also those of an editable install, which no path leads to
+    try:  # also finds editable installs, which are on no path
         return found or importlib.util.find_spec(name)
-    except ValueError:  # one that was made by hand
+    except ValueError:  # a module created by hand
         return None
 
 
 @lru_cache(8)
 def _offered(kind: str, path: tuple[str, ...]) -> dict[str, str]:
-    """MODULE:NAME by name; packages are looked for under `path`."""
+    """Map the names of entry points to MODULE:NAME; packages are searched under `path`."""
     return {offer.name: offer.target for offer in offers(kind)}
 
 
 def _beside(module: str, root: Path) -> dict[str, Path]:
-    """The modules under a place that a module leads to, by name; those that can be read."""
+    """Readable modules below `root` that a module imports, by name."""
     finder = ModuleFinder(path=[str(root)])
-    with suppress(ImportError, SyntaxError):  # the run itself says so
+    with suppress(ImportError, SyntaxError):  # the run itself reports it
         finder.import_hook(module)
     files = {name: getattr(each, "__file__", None) for name, each in finder.modules.items()}
     return {name: Path(file) for name, file in files.items() if file and file.endswith(".py")}

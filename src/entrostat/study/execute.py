@@ -1,8 +1,8 @@
-"""Do the trainings of a plan that are not done: in their order, as many at once as there is room.
+"""Run the unfinished trainings of a plan in order, as many in parallel as there is room.
 
-A training that ends with an error is kept as it is, and ends nothing else but those that begin with
-its policy. One that is killed (out of memory, a node that goes away) goes on from its checkpoint,
-up to three times without an iteration between.
+A training that ends with an error stays as it is; only trainings that start from its policy are
+cancelled. A training that is killed (out of memory, a lost node) resumes from its checkpoint, up to
+three times without progress.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ..runs.run_directory import BUSY
 from .content_hash import code_of
 from .plan import Plan, Training
 
-RECORDED = "recorded.json"  # in the directory of a run whose numbers come from a record
+RECORDED = "recorded.json"  # in a run directory whose numbers come from a record
 _ERROR = "entrostat: error: "
 _OTHER_CODE = "{} was changed while the study ran; the same command trains it as it is now"
-TRIES = 3  # times in a row that a killed training is taken up again without having come further
+TRIES = 3  # maximum consecutive resumes of a killed training without progress
 
 
 class Workers(Protocol):
     def room(self, training: Training) -> bool: ...  # for one more, now
 
-    # `entrostat train` with these words; what it prints goes to the training's log
+    # run `entrostat train` with these arguments; its output goes to the training's log
     def start(self, training: Training, words: list[str]) -> None: ...
 
-    # addresses that have ended since the last call, with exit codes; below 0 was killed
+    # addresses that ended since the last call, with exit codes; negative for signals
     def ended(self) -> list[tuple[str, int]]: ...
 
     def close(self) -> None: ...
@@ -40,14 +40,13 @@ class Workers(Protocol):
 
 @dataclass
 class State:
-    """How far a plan has come, by addresses."""
+    """Progress of a plan, by address."""
 
-    waiting: list[str]  # those that have not started, in order
+    waiting: list[str]  # not started, in order
     working: set[str]
-    failed: dict[str, str]  # why, in words, of those that will not be done
-    done: set[str]  # those whose final model is there
-    # those that were killed and go on, each time in order, with the signal and the iteration that
-    # they had reached
+    failed: dict[str, str]  # reasons of trainings that will not be done
+    done: set[str]  # trainings with a final model
+    # each kill of a resumed training, in order, with the signal and the iteration reached
     killed: list[tuple[str, int, int]] = field(default_factory=list)
 
 
@@ -55,14 +54,14 @@ def execute(
     plan: Plan, workers: Workers, watch: Callable[[State], None], trusted: bool = False,
     keep: Callable[[Training], None] = lambda training: None, pages: bool = True,
 ) -> State:  # fmt: skip
-    """Do what is not done; returns the end, in which nothing waits and nothing works.
+    """Run the unfinished trainings; return the final state, with none waiting or working.
 
     Args:
-        plan: with its places made.
+        plan: its directories have been made.
         workers: where trainings run; they are closed, also on an exception.
-        watch: called now and then, and once at the end; it decides by its sleep how often.
+        watch: called repeatedly, and once at the end; its sleep sets the interval.
         trusted: whether trainings may import the code that their settings name.
-        keep: called with each training that is done, those that were done before first.
+        keep: called with each finished training; first with those finished before.
         pages: whether each training writes its page.
     """
     done = {each.address for each in plan.trainings.values() if is_done(each)}
@@ -71,7 +70,7 @@ def execute(
         if address in done:
             keep(plan.trainings[address])
     more = ["--trust-code"] * trusted + ["--no-report"] * (not pages)
-    said: dict[str, int] = {}  # bytes that were in its log before this try
+    said: dict[str, int] = {}  # size of its log before this attempt
     try:
         while state.waiting or state.working:
             _start_more(plan, workers, state, more, said)
@@ -97,9 +96,9 @@ def execute(
 
 
 def _fail(state: State, training: Training, why: str) -> None:
-    """It will not be done; a later `--report` is to know that too."""
+    """Mark a training as failed, also for a later `--report`."""
     state.failed[training.address] = why
-    if why.endswith(BUSY):  # another study trains it, and has its own word on how it ends
+    if why.endswith(BUSY):  # another study trains it and records how it ends
         return
     with atomic(training.failure) as part:
         part.write_text(why + "\n", encoding="utf-8")
@@ -108,7 +107,7 @@ def _fail(state: State, training: Training, why: str) -> None:
 def _start_more(
     plan: Plan, workers: Workers, state: State, more: list[str], said: dict[str, int]
 ) -> None:
-    """Start what there is room for; a later one does not overtake one that only waits for room."""
+    """Start trainings while there is room; later ones do not overtake one that waits for room."""
     for address in list(state.waiting):
         training = plan.trainings[address]
         before = training.after
@@ -137,13 +136,13 @@ def _start_more(
 
 
 def _changed(training: Training) -> str | None:
-    """Code that a training names and that is another by now than its address says."""
+    """Name user code that has changed since the training's address was computed, if any."""
     now = code_of(training.config) if training.code else {}
     return next((name for name in training.code if now.get(name) != training.code[name]), None)
 
 
 def _set_aside(training: Training) -> None:
-    """Nobody can tell which code made it, so that it must not pass for either's result."""
+    """Move away a result that mixes two versions of the code, so that it counts for neither."""
     place = training.path.resolve()
     if place.parent == training.store.resolve():
         aside = place.with_name(f"{training.address}.changed")
@@ -157,12 +156,14 @@ def _not_run(plan: Plan, before: str) -> str:
 
 
 def _again(state: State, address: str, iteration: int) -> bool:
-    """Whether it was killed few enough times since it came further than ever before."""
+    """Whether a training may resume: at most `TRIES` kills since its furthest iteration."""
     reached = [each for killed, _, each in state.killed if killed == address] + [iteration]
     return len(reached) - reached.index(max(reached)) <= TRIES
 
 
 def _words(plan: Plan, training: Training, more: list[str]) -> list[str]:
+    if training.config.scoring.sandbox == "unsafe":  # `read_study` asks for --trust-code
+        more = [*more, "--sandbox", "unsafe"]
     if (training.path / "config.toml").exists():
         return ["--resume", str(training.path), *more]
     config = training.config
@@ -183,7 +184,7 @@ def _stripped(plan: Plan, training: Training) -> bool:
 
 
 def is_done(training: Training) -> bool:
-    """Whether the final model of all its iterations is there, or a record's numbers."""
+    """Whether the final model after all iterations exists, or a record's numbers do."""
     from ..runs.run_directory import RunDirectory
 
     recorded = (training.path / RECORDED).is_file()
@@ -191,7 +192,7 @@ def is_done(training: Training) -> bool:
 
 
 def failed_before(plan: Plan, done: Collection[str]) -> dict[str, str]:
-    """Why, of trainings that an earlier call saw end badly, and of those that begin with them."""
+    """Reasons of trainings that failed in an earlier call, and of those that start from them."""
     failed: dict[str, str] = {}
     for address, training in plan.trainings.items():
         if address in done:
@@ -207,7 +208,7 @@ def failed_before(plan: Plan, done: Collection[str]) -> dict[str, str]:
 
 
 def last_words(log: Path, code: int, start: int = 0) -> str:
-    """Why a training ended, by its log from `start` bytes on; a code below 0 is a signal's."""
+    """Why a training ended, from its log after `start` bytes; a negative code is a signal."""
     lines = _lines(log, start)
     errors = [line for line in lines if line.startswith(_ERROR)]
     said = (errors or lines or ["no output"])[-1].removeprefix(_ERROR)
@@ -223,7 +224,7 @@ def _lines(path: Path, start: int = 0) -> list[str]:
 
 
 def readable(path: Path) -> bool:
-    """Whether a run's metrics begin with an iteration, as they do unless somebody damaged them."""
+    """Whether a run's metrics begin with an iteration, as undamaged metrics do."""
     try:
         with open(path / "metrics.jsonl", "rb") as file:
             return is_line(json.loads(file.readline()))
@@ -232,7 +233,7 @@ def readable(path: Path) -> bool:
 
 
 def last_metrics(path: Path) -> Mapping[str, Any] | None:
-    """The last whole line of a run's metrics, read from the file's end; None without one."""
+    """The last complete line of a run's metrics, read from the file's end; None without one."""
     log = path / "metrics.jsonl"
     try:
         with open(log, "rb") as file:

@@ -1,9 +1,9 @@
-"""A figure of a run: one number of its logs, named by a small table (docs/claims.md lists them).
+"""Figures of a run: single numbers from its logs, named by small tables (see docs/claims.md).
 
 Figures of two columns leave out the first tenth of the iterations, where AdamW has no second moment
-yet. Two columns more are made here: "law/change", where the law of the iterations before says that
-entropy belongs (COV 2.4), less where it is; and "entropy/first", the first iteration's entropy
-throughout.
+yet. Two more columns are computed here. "law/change" is the entropy predicted by the law of the
+previous iterations (COV 2.4), minus the actual entropy. "entropy/first" is the first iteration's
+entropy, constant.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Figure:
-    kind: str  # where it is read: one of `KINDS`
-    key: str  # its name there
-    # of its values over the run: the first one; "early", the mean of the second tenth; "last", the
-    # mean of the last fifteenth (of evaluations the last one); mean, sum, max, min of all;
-    # "change", last - first; "kept", last / first; or a share of the run (0.25: the mean of a
-    # fifteenth around it)
+    kind: str  # its source: one of `KINDS`
+    key: str  # its name in the source
+    # position in the run: "first"; "early", the mean of the second tenth; "last", the mean of the
+    # last fifteenth (for evaluations the last value); mean, sum, max, min of all; "change", last -
+    # first; "kept", last / first; or a share of the run (0.25: the mean of a fifteenth around it)
     at: str | float = "last"
-    other: str = ""  # of `_PAIRS`, the second column
-    lag: int = 0  # of `_PAIRS`, how many iterations later it is read
+    other: str = ""  # second column of `_PAIRS`
+    lag: int = 0  # of `_PAIRS`, how many iterations later the second column is read
 
     def __str__(self) -> str:
         if self.kind == "checkpoints":
@@ -59,7 +58,7 @@ def refuse_keys(where: str, table: Iterable[str], known: Sequence[str]) -> None:
 
 
 def read_figure(where: str, table: Any) -> Figure:
-    """A figure from its table; the message of a ValueError begins with `where`."""
+    """Parse a figure from its table; the message of a ValueError begins with `where`."""
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} is a table, as {{ metric = 'entropy/exact' }}, got {table!r}")
     kinds = [kind for kind in KINDS if kind in table]
@@ -86,7 +85,7 @@ def read_figure(where: str, table: Any) -> Figure:
 
 def value(run: Run, figure: Figure) -> float | None:
     if figure.kind == "checkpoints":
-        # a policy's rollouts come in the iteration after its evaluation
+        # a policy's rollouts belong to the iteration after its evaluation
         entropy = dict(zip(*run.series("entropy/exact"), strict=True))
         scores = zip(*_evaluations(run, figure.key), strict=True)
         pairs = [(entropy[i + 1], score) for i, score in scores if i + 1 in entropy]
@@ -102,7 +101,7 @@ def value(run: Run, figure: Figure) -> float | None:
 
 
 def _together(run: Run, figure: Figure) -> float | None:
-    """Of two columns over iterations; None of fewer than four, or where it has no meaning."""
+    """Figure of two columns over iterations; None with fewer than four pairs, or if undefined."""
     pairs = paired(_column(run, figure.key), _column(run, figure.other), figure.lag)
     if figure.kind == "distance":
         return math.sqrt(fmean((a - b) ** 2 for a, b in pairs)) if pairs else None
@@ -126,13 +125,13 @@ def _column(run: Run, key: str) -> dict[int, float]:
     both = sorted(entropy.keys() & reward.keys())
     try:
         changes = foretold_changes([entropy[i] for i in both], [reward[i] for i in both])
-    except LawError:  # a run of two iterations
+    except LawError:  # the run has two iterations
         return {}
     return {i: change for i, change in zip(both, changes, strict=True) if change is not None}
 
 
 def _at(values: Sequence[float], at: str | float, ends: bool) -> float | None:
-    """One number of a series, in order; `ends`: its end is a mean of several."""
+    """One number of a series; with `ends`, its end is the mean of several values."""
     n = len(values)
     if not n:
         return None
@@ -154,7 +153,7 @@ def _at(values: Sequence[float], at: str | float, ends: bool) -> float | None:
 
 
 def _evaluations(run: Run, key: str) -> tuple[list[int], list[float]]:
-    """Iterations and values of a figure of a set; `avg@k` is that of the run's own k."""
+    """Iterations and values of a set's metric; `avg@k` is for the run's own k."""
     wanted, _, name = key.partition("/")
     wanted = held_out([sets_of(run)]) if wanted == "*" else wanted
     rows = [row for row in run.evaluation if row.get("split") == wanted]
@@ -164,14 +163,14 @@ def _evaluations(run: Run, key: str) -> tuple[list[int], list[float]]:
 
 
 def of_set(figure: Figure, name: str) -> Figure:
-    """A figure of the set * as that of a set; any other as it is."""
+    """Replace the set "*" of a figure by the set `name`; other figures stay."""
     wanted, _, key = figure.key.partition("/")
     starred = figure.kind in ("evaluation", "checkpoints") and wanted == "*"
     return replace(figure, key=f"{name}/{key}") if starred else figure
 
 
 def misspelt(run: Run, figure: Figure) -> str:
-    """A sentence where a run's log has no column of a figure's name; else empty."""
+    """A sentence if a run's log has no column of a figure's name; else ""."""
     known, figure = _names(run, figure.kind), of_set(figure, held_out([sets_of(run)]))
     for name in (figure.key, figure.other):
         if name and known and name not in known:
@@ -190,7 +189,7 @@ def _names(run: Run, kind: str) -> set[str]:
 
 
 def _nested(table: Mapping[str, Any], key: str) -> Any:
-    """`dict(flat(table, mark="/")).get(key)`, without a look at what is not on the way."""
+    """`dict(flat(table, mark="/")).get(key)`, visiting only tables on the path."""
     for name, value in table.items():
         if name == key:
             return value

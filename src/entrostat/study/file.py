@@ -1,4 +1,4 @@
-"""A study file (docs/studies.md): which runs it means, each checked before the first one starts."""
+"""Read a study file (docs/studies.md) and check all of its runs before the first one starts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from .._processors import processors
 from ..config import TrainConfig, check_model, flat, from_dict, load, merge
-from ..tasks.trust import refuse_code
+from ..tasks.trust import refuse_code, refuse_unsafe
 from .content_hash import tasks_of
 from .figures import Figure, read_figure, refuse_keys
 
-MOST = 1000  # runs: a grid grows fast
+MOST = 1000  # maximum number of runs: a grid grows fast
 START = ("final", "best")
 RESERVED = (
     "report.html", "claims.html", "study.html", "study.json", "results.json", "method_pages",
@@ -47,7 +47,7 @@ def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def points_of(axes: Mapping[str, list[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A label and the settings of each combination; one without either where there is no grid."""
+    """Yield a label and the settings of each combination; without a grid, one empty pair."""
     labels = [_labels(key, values) for key, values in axes.items()]
     for words, values in zip(product(*labels), product(*axes.values()), strict=True):
         settings: dict[str, Any] = {}
@@ -61,7 +61,7 @@ def points_of(axes: Mapping[str, list[Any]]) -> Iterator[tuple[str, dict[str, An
 
 
 def refuse_axes(where: str, table: Mapping[str, Any], axes: Mapping[str, Any], of: str) -> None:
-    """Refuse a setting that the grid varies and a run's own table, or [quick] (`of`), sets."""
+    """Raise if a run's own table, or [quick] (`of`), sets a setting that the grid varies."""
     for key in axes:
         value: Any = table
         for part in key.split("."):
@@ -71,7 +71,7 @@ def refuse_axes(where: str, table: Mapping[str, Any], axes: Mapping[str, Any], o
 
 
 def _labels(key: str, values: Sequence[Any]) -> list[str]:
-    """A word for each value of a setting: lr0.001, grpo; numbered where words would be equal."""
+    """A word for each value of a setting: lr0.001, grpo; numbered if words would be equal."""
     last = key.rpartition(".")[2]
     words = [re.sub(r"[^A-Za-z0-9._+-]+", "_", _word(last, value)) for value in values]
     found = [word.lstrip("._+-") or last for word in words]
@@ -90,26 +90,26 @@ def _word(last: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    group: str  # its name without the seed: runs of equal settings
-    # the run whose policy it begins with; None where it begins with `model`
+    group: str  # the name without the seed: runs of equal settings
+    # the run whose policy it starts from; None to start from `model`
     after: str | None = None
-    start: Literal["final", "best"] = "final"  # which of that run's policies, the final or the best
+    start: Literal["final", "best"] = "final"  # that run's final or best policy
 
 
 @dataclass(frozen=True)
 class Study:
     title: str
-    jobs: int  # processes at once
-    # configurations by name, `output` still empty; seed after seed, so that every setting has its
+    jobs: int  # parallel processes
+    # configurations by name, `output` still empty; ordered by seed, so that every setting has its
     # first run early
     runs: dict[str, TrainConfig]
     origins: dict[str, Origin] = field(default_factory=dict)
-    # what its tables show of every group beside, or in place of, the usual
+    # columns that its tables add to the usual ones, or replace
     figures: dict[str, Figure] = field(default_factory=dict)
 
 
 def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> Study:
-    """Read a study file and check what can be checked without loading torch."""
+    """Read a study file, with all checks that do not need torch."""
     where, data = f"study {str(path)!r}", load(path)
     if not {"runs", "grid", "seeds"} & data.keys() and any(
         key in TrainConfig.__dataclass_fields__ for key in data
@@ -146,6 +146,7 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
                 raise ValueError(f"{where}: two runs are named {full!r}; give the runs other names")
             chosen = merge(settings, point) | ({} if seed is None else {"seed": seed})
             if not trusted:
+                refuse_unsafe(chosen, f"{where}, run {full!r}", flag="--trust-code")
                 refuse_code(chosen, f"{where}, run {full!r}")
             try:
                 runs[full] = from_dict(chosen)
@@ -162,7 +163,7 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
 
 
 def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
-    """The runs of some seeds, and those of other seeds that they begin after."""
+    """Select the runs of some seeds, and the runs of other seeds that they start from."""
     wanted = {run for run, config in study.runs.items() if config.seed in seeds}
     if not wanted:
         own = sorted({config.seed for config in study.runs.values()})
@@ -170,7 +171,7 @@ def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
             f"study {name!r} has the seeds {', '.join(map(str, own))}, none of "
             f"{', '.join(map(str, seeds))}"
         )
-    for run in reversed(study.runs):  # what a run begins after stands before it
+    for run in reversed(study.runs):  # a run comes after the run that it starts from
         before = study.origins[run].after
         if run in wanted and before is not None:
             wanted.add(before)
@@ -179,10 +180,10 @@ def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
 
 
 def check_runs(study: Study, path: str | Path, models: bool = True) -> None:
-    """Check what else each run needs: its model, its task, its methods and their parameters.
+    """Check each run's model, task, methods and their parameters.
 
-    Code that the settings name is imported (`tasks.trust`). `models` asks for the models too, as a
-    training does. A ValueError names the run, and what is wrong.
+    Code that the settings name is imported (`tasks.trust`). `models` also checks the models, as a
+    training does. A ValueError names the run and the error.
     """
     seen: set[str] = set()
     for name, config in study.runs.items():
@@ -198,7 +199,7 @@ def _check(config: TrainConfig, seen: set[str], models: bool) -> None:
 
     def once(settings: object, check: Callable[[], object]) -> None:
         if repr(settings) not in seen:
-            with warnings.catch_warnings(action="ignore"):  # the run says them itself
+            with warnings.catch_warnings(action="ignore"):  # the run itself gives these warnings
                 check()
         seen.add(repr(settings))
 
@@ -255,7 +256,7 @@ def _table(where: str, data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _tables(where: str, data: Mapping[str, Any]) -> dict[str, tuple[dict[str, Any], Origin]]:
-    """Each of [[runs]] by its name: its settings, and the run of the file that it begins after."""
+    """Map names of [[runs]] to their settings and the run that they start from."""
     tables = data.get("runs", [])
     if not isinstance(tables, list) or not (tables or "grid" in data or "seeds" in data):
         raise ValueError(f"{where} has no [[runs]], no [grid] and no seeds")

@@ -1,9 +1,9 @@
 """The entropy law over finished runs: `entrostat law RUN...`.
 
-`law.pairs_of` takes entropy and score out of a run. Two errors are printed beside each other, which
-are different quantities: in-sample, of the fit at the steps that it was fitted to, and of the
-prediction of later steps by a fit to the first. The terminal sums up over the runs what the JSON
-has of each.
+`law.pairs_of` extracts entropy and score from a run. Two different errors are printed side by side:
+the in-sample error, of the fit at the steps that it was fitted to, and the error of predicting
+later steps by a fit to the first steps. The terminal shows summaries over runs; the JSON has each
+run.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ _NOMINAL = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 _EMBEDDING = re.compile(r"(^|\.)(embed_\w+|wte|wpe|lm_head|word_embeddings\w*|embed_out)\.")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")
 _COEFFICIENTS = ("a", "b", "ceiling")
-_FEW = 4  # runs of which each one's doubts are told
+_FEW = 4  # maximum number of runs whose doubts are listed one by one
 
 
 @dataclass(frozen=True)
 class RunLaw:
-    name: str  # of the run, different from the others'
+    name: str  # unique name of the run
     run: Run
     pairs: Pairs
     law: EntropyLaw
     interval: LawInterval  # 95% intervals of the coefficients
-    # the prediction from the first steps; None where there are too few
+    # the prediction from the first steps; None if they are too few
     early: EarlyPrediction | None
-    # the law beside lines in H and in the step; none where `early` is None
+    # the law compared with lines in H and in the step; empty if `early` is None
     rivals: tuple[Rival, ...]
     doubts: list[str]
-    size: float | None  # parameters of the model; None where the run does not say
-    counted: bool  # whether `size` was counted without embeddings; otherwise it is from the name
+    size: float | None  # parameters of the model; None if unknown
+    counted: bool  # whether `size` was counted without embeddings; otherwise it comes from the name
 
 
 @dataclass(frozen=True)
 class BySize:
-    runs: list[RunLaw]  # those that have a size
+    runs: list[RunLaw]  # those with a known size
     law: SizeLaw
-    left_out: tuple[LeftOut, ...]  # of runs that are fitted to one quantity
+    left_out: tuple[LeftOut, ...]  # empty unless all runs are fitted to the same quantities
     doubts: list[str]
 
 
@@ -85,19 +85,19 @@ def run_law(
     output: str | None = None,
     entropy: str | None = None,
 ) -> int:
-    """Fit R = -a exp(H) + b to each run, print a table and what speaks against it.
+    """Fit R = -a exp(H) + b to each run; print a table and the doubts about each fit.
 
     Args:
-        paths: run directories, or what another trainer left (`logs.importers`); a directory of
-            several, as of a study, stands for them.
-        score: R, as `law.pairs_of` takes it; None is COV's, the validation score, or the training
-            reward where a run has too few evaluations.
+        paths: run directories, or logs of other trainers (`logs.importers`); a directory of
+            several, such as a study's, stands for them.
+        score: R, as for `law.pairs_of`; None is COV's, the validation score, or the training
+            reward if a run has too few evaluations.
         share: share of the steps that the early prediction is fitted to.
         output: file that gets the same as JSON.
-        entropy: H, as `law.pairs_of` takes it; None is COV's, of the training rollouts.
+        entropy: H, as for `law.pairs_of`; None is COV's, of the training rollouts.
 
     Returns:
-        0, or 1 where a run among several could not be fitted.
+        0, or 1 if one of several runs could not be fitted.
     """
     if not paths:
         raise ValueError("law needs the directory of a run, or of several")
@@ -127,7 +127,7 @@ def run_law(
         data = _finite(
             {
                 "law": "R = -a exp(H) + b",
-                # of all runs, null where they differ
+                # equal in all runs, else null
                 "score": _only({one.pairs.score_key for one in found}),
                 "entropy": _only({one.pairs.entropy_key for one in found}),
                 "share": share,
@@ -148,7 +148,7 @@ def _law_of(run: Run, name: str, pairs: Pairs, share: float) -> RunLaw:
     early, beside, doubts = None, (), list(law.doubts)
     try:
         early, beside = early_of(law, share), rivals(law.entropy, law.score, share)
-        # what the early law doubts of itself is of few steps by design
+        # the early law has few steps by design, so its own doubts do not count
         doubts += [d for d in early.doubts if not d.startswith("Of the first")]
     except LawError as error:
         doubts.append(f"No early prediction: {error.why}.")
@@ -160,7 +160,7 @@ def _size_of(run: Run) -> tuple[float | None, bool]:
     model = run.config.get("model")
     places = [run.path / "final"]
     if isinstance(model, str) and model:
-        with suppress(ValueError):  # one of ours that is not on this machine
+        with suppress(ValueError):  # the model is not on this machine
             places.append(Path(find(model)))
     for place in places:
         if counted := _count(sorted(place.glob("model*.safetensors"))):
@@ -191,7 +191,7 @@ def _alike(found: Sequence[RunLaw]) -> bool:
 
 
 def _by_size(found: Sequence[RunLaw]) -> BySize | None:
-    """None for one size only."""
+    """Fit the coefficients by model size; None for a single size."""
     known = [run for run in found if run.size is not None]
     sizes = [run.size or 0.0 for run in known]
     if len(set(sizes)) < 2:
@@ -215,10 +215,10 @@ def _by_size(found: Sequence[RunLaw]) -> BySize | None:
 
 
 def _together(found: Sequence[RunLaw]) -> Pooled | None:
-    """One law for all; None for one run, and where runs are fitted to different quantities."""
+    """One law for all runs; None for a single run, or runs fitted to different quantities."""
     if len(found) < 2 or not _alike(found):
         return None
-    # runs of one kind differ by their seed alone, as a study or the methods' names say
+    # runs of one kind differ only by their seed, according to the study or the methods' names
     kinds = [one.run.group or one.run.methods or one.name for one in found]
     return pooled([one.law for one in found], kinds)
 
@@ -269,7 +269,7 @@ def _coefficient(one: RunLaw, key: str) -> str:
 
 
 def _print_beside(found: Sequence[RunLaw], share: float, together: Pooled | None) -> None:
-    """What else explains the score, and how early it is gained."""
+    """Print alternatives to the law, and how early the score is gained."""
     rows = []
     for same in zip(*(one.rivals for one in found if one.rivals), strict=True):
         inside, later = [each.rmse for each in same], [each.rmse_predicted for each in same]
@@ -302,12 +302,12 @@ def _print_beside(found: Sequence[RunLaw], share: float, together: Pooled | None
 
 
 def _over(values: Sequence[float]) -> str:
-    """Root mean square over the runs."""
+    """Root mean square over runs."""
     return _decimals((sum(value * value for value in values) / len(values)) ** 0.5)
 
 
 def _median(shares: Sequence[float]) -> str:
-    """Of a run that ends near where it began a share is anything, and would make the mean."""
+    """Median, because a run that ends near its start has an arbitrary share."""
     known = [share for share in shares if isfinite(share)]
     return f"{median(known):.0%}" if known else "-"
 
@@ -317,7 +317,7 @@ def _decimals(value: float, digits: int = 3) -> str:
 
 
 def doubts_told(found: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """What speaks against the fits; of many runs once for doubts that differ in numbers alone."""
+    """The doubts about the fits; for many runs, doubts that differ only in numbers appear once."""
     none = ("nothing speaks against the law.",)
     all_told = [(name, text) for name, doubts in found for text in doubts or none]
     if len(found) <= _FEW:
@@ -387,5 +387,5 @@ def _only(keys: set[str]) -> str | None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for NaN and infinity: null in their place."""
+    """Replace NaN and infinity by null, since JSON has neither."""
     return json.loads(json.dumps(value), parse_constant=lambda word: None)

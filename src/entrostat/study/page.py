@@ -1,8 +1,8 @@
-"""The page of a study: claims first, then who scored what at which entropy, then what failed.
+"""The page of a study: claims first, then scores and entropies, then failures.
 
-And a page a method: what it is, what it came to wherever it took part, which claims speak of it. A
-method takes part in settings that name it; the first one of several is what the others sit on and
-takes no part. It is set beside the settings of the same experiment that differ in it alone.
+There is also a page per method: its description, its results, and the claims about it. A method
+takes part in settings that name it. The first of several methods is the base of the others and
+takes no part. Each method is compared with settings of the same experiment that differ in it alone.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from .plan import Plan
 from .results import KEPT, SCORE, Experiment, Group, Results
 from .tables import USUAL
 
-NAMED = 14  # groups up to which a figure names each
-_SHAPES = ("o", "s", "^", "D", "v", "P")  # of points: another where colours begin again
-_ROOM = 1.25  # times the largest share kept that the picture is wide
-_MARGIN = 0.06  # of a claim's scale, on either side
+NAMED = 14  # maximum number of groups that a figure names
+_SHAPES = ("o", "s", "^", "D", "v", "P")  # point shapes: a new one when the colors repeat
+_ROOM = 1.25  # width of the picture, relative to the largest share kept
+_MARGIN = 0.06  # margin on either side, relative to a claim's scale
 _DIGITS = {"distinct": 1, "cumulative": 1}
 SHOWN = ("entropy", "reward")  # panels
 FOLDER = "method_pages"
-FEW = 3  # iterations of which no curve is drawn
+FEW = 3  # below this number of iterations no curve is drawn
 _NEITHER = ("method", "advantage", "seed", "output", "log")  # what a baseline may differ in
 
 
 def reach_of(one: Decided) -> dict[str, float] | None:
-    """Where a claim's interval lies on a scale of its own, 0 to 100 from left to right.
+    """Position of a claim's interval on its own scale, 0 to 100 from left to right.
 
-    `zero` is no effect; what lies right of `least` speaks for the claim. None where there is no
-    effect or only one seed's.
+    `zero` is no effect; values right of `least` support the claim. None without an effect, or with
+    only one seed.
     """
     if one.estimate is None or one.low is None or one.high is None:
         return None
@@ -78,7 +78,7 @@ def write_study(
 
 
 def _part(experiment: Experiment, page: Path | None, output: Path) -> dict[str, Any]:
-    """An experiment on the page: a row a group, with its number in the figure."""
+    """An experiment on the page: a row per group, with its number in the figure."""
     columns = tuple(dict.fromkeys(w for group in experiment.groups for w in group.figures))
     numbers = numbers_of(experiment)
     rows = [
@@ -102,7 +102,7 @@ def _part(experiment: Experiment, page: Path | None, output: Path) -> dict[str, 
 
 
 def numbers_of(experiment: Experiment) -> dict[str, str]:
-    """A number a group, by its row in the table, where they are too many for a legend."""
+    """Number the groups by their table row if they are too many for a legend; else {}."""
     names = [group.name for group in experiment.groups]
     return {name: str(i) for i, name in enumerate(names, 1)} if len(names) > NAMED else {}
 
@@ -115,7 +115,7 @@ def score_panel(experiment: Experiment) -> Panel | None:
         return None
     curves: list[Curve] = []
     points: list[Points] = []
-    # a wide interval of one would leave no room for the others
+    # one wide interval would squeeze the others
     most = _ROOM * max(100 * group.figures[KEPT].mean for group in groups)
     scores = [group.figures[SCORE].mean for group in groups]
     beyond = (_ROOM - 1) * max(max(scores) - min(scores), *map(abs, scores))
@@ -151,7 +151,7 @@ def score_panel(experiment: Experiment) -> Panel | None:
 
 @dataclass(frozen=True)
 class Use:
-    """Settings that a method takes part in; `baseline` differs in this method alone."""
+    """Settings in which a method takes part; `baseline` differs in this method alone."""
 
     experiment: str
     group: Group
@@ -159,7 +159,7 @@ class Use:
 
 
 def names_of(method: Sequence[Any]) -> tuple[str, ...]:
-    """The methods that take part in what a run asks for (`TrainConfig.method`).
+    """The methods that take part in a run's `TrainConfig.method`.
 
     Example:
         >>> names_of(["dapo", {"name": "repo_r", "zeta_max": 0.5}]), names_of(["dapo"])
@@ -170,7 +170,7 @@ def names_of(method: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _name(entry: Any) -> str:
-    """What a method is registered as: of MODULE:NAME the name."""
+    """Registered name of a method; NAME for MODULE:NAME."""
     given = str(entry["name"] if isinstance(entry, Mapping) else entry)
     return given.rpartition(":")[2]
 
@@ -179,11 +179,11 @@ def _name(entry: Any) -> str:
 class _Setting:
     config: TrainConfig
     arm: Arm
-    rest: object  # all that a baseline must share, with the policy that they begin with
+    rest: object  # settings that a baseline must share, including the policy to start from
 
 
 def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[Use, ...]]:
-    """By method, in alphabetical order, the settings with a finished run that it takes part in."""
+    """Map each method, in alphabetical order, to its settings with a finished run."""
     found: dict[str, list[Use]] = defaultdict(list)
     for experiment in results.experiments:
         study = studies[experiment.name]
@@ -194,10 +194,10 @@ def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[U
                 config = study.runs[run]
                 rest = {k: v for k, v in dataclasses.asdict(config).items() if k not in _NEITHER}
                 begins = origin.after and (study.origins[origin.after].group, origin.start)
-                with warnings.catch_warnings(action="ignore"):  # the run says them itself
+                with warnings.catch_warnings(action="ignore"):  # the run itself warns
                     arm = Arm.of(config)
                 there[origin.group] = _Setting(config, arm, (rest, begins))
-        known = methods()  # now with those of the user's own that these settings name
+        known = methods()  # now including user methods that these settings name
         for name, setting in there.items():
             for method in names_of(setting.config.method):
                 if method in known:
@@ -228,20 +228,20 @@ def write_method_pages(
 
 
 def _baseline(info: MethodInfo, name: str, settings: Mapping[str, _Setting]) -> str:
-    """The settings without the method, all else equal, or its fair baseline; "" without any."""
+    """Settings equal except for the method, or its fair baseline; "" without any."""
     config, arm = settings[name].config, settings[name].arm
     alike = {k: s for k, s in settings.items() if k != name and s.rest == settings[name].rest}
     left = [each for each in config.method if _name(each) != info.name]
     without = tuple(each for each in arm.interventions if each != info.name)
-    # the names of some, as `thermostat`, are not those of the methods that they make
+    # some names, such as `thermostat`, differ from those of the methods that they create
     bare = dataclasses.replace(arm, interventions=without)
     fair = Arm.of(dataclasses.replace(config, method=left)) if left else bare
     for other, setting in alike.items():
         if fair != arm and setting.arm == fair:
             return other
-    if len(config.method) > 1:  # its baseline lacks more than the method
+    if len(config.method) > 1:  # removing the method would change more than the method
         return ""
-    for other, setting in alike.items():  # a surrogate's: another one, under the same estimator
+    for other, setting in alike.items():  # another surrogate, same estimator
         same = (arm.estimator, arm.aggregation) == (setting.arm.estimator, setting.arm.aggregation)
         if same and setting.config.method == [info.baseline]:
             return other
@@ -270,7 +270,7 @@ def _method_part(plan: Plan, experiment: Experiment, uses: list[Use]) -> dict[st
 
 
 def _line(group: Group, less: Group | None = None) -> dict[str, Any]:
-    """A row of figures; with `less`, of their differences seed by seed."""
+    """A row of metrics; with `less`, of their differences per seed."""
     name, seeds, sign = group.name, len(group.seeds), ""
     found = [group.figures.get(column) for column in USUAL]
     if less is not None:
@@ -282,7 +282,7 @@ def _line(group: Group, less: Group | None = None) -> dict[str, Any]:
 
 
 def _images(plan: Plan, experiment: str, groups: list[Group]) -> tuple[Image, ...]:
-    """Entropy and reward of the runs that the table counts, a band where seeds differ."""
+    """Entropy and reward of the runs in the table, with a band over seeds."""
     runs, entries = [], []
     for place, group in enumerate(groups):
         named = [each for each in plan.of(experiment) if each.group == group.name]

@@ -1,14 +1,14 @@
-"""Where the runs of studies go: a store by content address, and a name for each use of a run.
+"""Directories of studies' runs: a store by content address, and a name for each use of a run.
 
-    OUTPUT/.store/ADDRESS         a training, once (`address.py`)
-    OUTPUT/.store/ADDRESS.toml    what it was asked, ADDRESS.log what it printed
-    OUTPUT/.store/ADDRESS.failed  why it did not end well, until it is taken up again
+    OUTPUT/.store/ADDRESS         a training, once (`content_hash.py`)
+    OUTPUT/.store/ADDRESS.toml    its settings; ADDRESS.log is its output
+    OUTPUT/.store/ADDRESS.failed  why it failed, until it is resumed
     OUTPUT/NAME                   a link to it, for one study file
     OUTPUT/EXPERIMENT/NAME        the same, for several
 
-A setting that changes is another address, so a study that is run again does only what is missing or
-changed; what no name leads to any more stays in the store. A directory that is there under a run's
-name, and was made by hand, is taken for that run if its settings are the same.
+A changed setting gives another address, so rerunning a study trains only missing or changed runs.
+Trainings that no name links to any more stay in the store. A directory made by hand under a run's
+name counts as that run if its settings are equal.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ STORE = ".store"
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a plan, which several names may lead to."""
+    """One training of a plan; several names may link to it."""
 
     address: str
     config: TrainConfig  # its settings, `output` empty
-    path: Path  # where it is written: the first of its names, or one made by hand
-    store: Path  # the directory of its settings and of what it prints
-    after: str | None  # the address of the training whose policy it begins with
-    start: Literal["final", "best"]  # which of that one's policies
-    share: float  # of this machine's processors: 1 / jobs of its file
+    path: Path  # its directory: the first of its names, or one made by hand
+    store: Path  # the directory of its settings and log
+    after: str | None  # the address of the training whose policy it starts from
+    start: Literal["final", "best"]  # which policy of that training
+    share: float  # share of this machine's processors: 1 / jobs of its file
     experiment: str  # the file's stem
-    # hashes of the code that its settings name, as the address has them
+    # hashes of the code that its settings name, as used in the address
     code: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
@@ -57,7 +57,7 @@ class Training:
 
     @property
     def failure(self) -> Path:
-        """Why it did not end well, a line; no such file where it did, or has not ended."""
+        """File with one line on why it failed; absent if it succeeded or has not ended."""
         return self.store / f"{self.address}.failed"
 
 
@@ -70,12 +70,12 @@ class Named:
     group: str  # the name without the seed
     seed: int
     path: Path  # OUTPUT/NAME or OUTPUT/EXPERIMENT/NAME
-    address: str  # of the training
+    address: str  # address of the training
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be there in the end: trainings by address, in the order of their start."""
+    """The goal of a study: trainings by address, in start order."""
 
     output: Path
     titles: dict[str, str]
@@ -86,16 +86,16 @@ class Plan:
         return [each for each in self.named if each.experiment == experiment]
 
     def name_of(self, address: str) -> str:
-        """What to call a training: its first name, with the experiment if there are more."""
+        """Display name of a training: its first name, with the experiment if there are several."""
         first = next(each for each in self.named if each.address == address)
         return first.name if len(self.titles) == 1 else f"{first.experiment}/{first.name}"
 
 
 def plan_of(studies: Mapping[str, Study], output: Path, jobs: int | None = None) -> Plan:
-    """Find the trainings that studies mean, by experiment; nothing is written.
+    """Find the trainings of studies, by experiment; nothing is written.
 
-    One study alone has its names in `output` itself. `jobs` trainings go at once; None takes each
-    file's.
+    The names of a single study are directly in `output`. `jobs` trainings run in parallel; None
+    uses each file's setting.
     """
     trainings: dict[str, Training] = {}
     named: list[Named] = []
@@ -120,10 +120,10 @@ def plan_of(studies: Mapping[str, Study], output: Path, jobs: int | None = None)
 
 
 def make_places(plan: Plan) -> None:
-    """Make the store, the names that lead to it or to a run made by hand, and their indices."""
+    """Make the store, the links to it or to runs made by hand, and the indices."""
     for experiment, title in plan.titles.items():
         folder = plan.of(experiment)[0].path.parent
-        if folder.is_symlink():  # of an earlier call, a run of this name
+        if folder.is_symlink():  # a run of this name, from an earlier call
             folder.unlink()
         runs = {
             each.name: {"group": each.group, "seed": each.seed, "address": each.address}
@@ -141,7 +141,7 @@ def make_places(plan: Plan) -> None:
 
 
 def anywhere(plan: Plan) -> Plan:
-    """The plan for processes that start elsewhere: paths absolute, addresses as they were."""
+    """Make the plan's paths absolute, for processes that start elsewhere; addresses stay."""
     trainings = {
         address: replace(
             each, config=_anywhere(each.config), path=each.path.absolute(),
@@ -154,7 +154,7 @@ def anywhere(plan: Plan) -> Plan:
 
 
 def _anywhere(config: TrainConfig) -> TrainConfig:
-    """Settings with the model's directory and the tasks' files as absolute paths."""
+    """Make the paths of the model's directory and of task files absolute."""
     model = config.model
     if not is_ours(model) and Path(model).is_dir():
         model = str(Path(model).absolute())
@@ -167,7 +167,7 @@ def _anywhere(config: TrainConfig) -> TrainConfig:
 
 
 def check_same(path: Path, config: TrainConfig) -> None:
-    """A directory left by other settings must not pass for this study's result."""
+    """Raise if a directory left by other settings would pass for this study's result."""
     if _own(path) and (path / INDEX).exists():
         raise ValueError(
             f"{path} holds the runs of a study file of that name; choose another --output"
@@ -185,12 +185,12 @@ def check_same(path: Path, config: TrainConfig) -> None:
 
 
 def _own(path: Path) -> bool:
-    """Whether a name is taken by what no study put there."""
+    """Whether a path exists that no study created."""
     return path.exists() and not path.is_symlink()
 
 
 def _link(path: Path, target: Path) -> None:
-    """Have a name lead somewhere, in one step; a link that was there leads there no more."""
+    """Create or replace a link atomically."""
     if path.is_symlink() and path.readlink() == target:
         return
     part = path.with_name(f".{secrets.token_hex(8)}.part")

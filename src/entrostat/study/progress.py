@@ -1,4 +1,4 @@
-"""How far a study has come: bars on a terminal, elsewhere a line now and then."""
+"""Progress of a study: bars on a terminal, otherwise occasional lines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .plan import Plan
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-PAUSE = 0.3  # seconds between two looks
-SPEAK = 15.0  # seconds between lines where there is no terminal
-_FEW = 12  # trainings up to which each keeps its bar
+PAUSE = 0.3  # seconds between updates
+SPEAK = 15.0  # seconds between lines without a terminal
+_FEW = 12  # with more trainings, only running ones have bars
 
 
 class Bars:
-    """A bar for all trainings, with the time left, and one for each that runs."""
+    """A bar for all trainings, with the time left, and one per (of many: running) training."""
 
     def __init__(self, plan: Plan) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -92,7 +92,7 @@ class Bars:
             say(f"{words}{'' if left is None else f', about {duration(left)} left'}")
 
     def _tell(self, state: State) -> None:
-        """What was killed or failed, when it happens: the others go on."""
+        """Report kills and failures when they happen, since other trainings continue."""
         for address, signal, reached in state.killed[self._killed :]:
             where = f"after iteration {reached}" if reached else "before its first iteration"
             self._print(address, f"was killed by signal {signal} {where}; it is taken up again")
@@ -102,6 +102,6 @@ class Bars:
         self._told |= state.failed.keys()
 
     def _print(self, address: str, text: str) -> None:
-        wide = not self._console.is_terminal  # a log is read as it is searched, by lines
+        wide = not self._console.is_terminal  # no wrapping: logs are searched by line
         text = f"run {self._plan.name_of(address)!r} {text}"
         self._console.print(text, markup=False, highlight=False, soft_wrap=wide)

@@ -1,12 +1,12 @@
-"""A record of trainings that are done: their numbers without their weights.
+"""A record of finished trainings: their numbers without their weights.
 
-    RECORD/EXPERIMENT.jsonl.xz    a line a training: settings, machine, metrics, evaluations,
+    RECORD/EXPERIMENT.jsonl.xz    a line per training: settings, machine, metrics, evaluations,
                                   analyses
 
-Each call that adds a training appends an xz stream to the file, so that files of one experiment are
-joined by `cat`; of two lines of one address the first counts. Numbers have 5 significant digits,
-clocks 3. Left out are rollouts, answers, weights, what was printed, clocks but that of an
-iteration, an analysis' cloud of tokens, and the paths of a machine.
+Each call that adds a training appends an xz stream to the file, so files of one experiment can be
+joined with `cat`; of two lines with one address the first counts. Numbers have 5 significant
+digits, times 3. Left out are rollouts, answers, weights, output, times except an iteration's, the
+token cloud of an analysis, and the machine's paths.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .plan import Plan, Training
 
 FORMAT = 2
 DIGITS, CLOCK = 5, 3
-MOST = 2**30  # bytes of one file, unpacked
+MOST = 2**30  # maximum unpacked bytes of one file
 SUFFIX = ".jsonl.xz"
-_ADDRESS = re.compile(rb'\{"address":"([0-9a-f]+)"')  # how a line begins
+_ADDRESS = re.compile(rb'\{"address":"([0-9a-f]+)"')  # beginning of a line
 _MACHINE = (
     "versions", "python", "platform", "processors", "processor", "instructions", "gpus", "git",
 )  # fmt: skip
@@ -45,7 +45,7 @@ _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
 
 
 def save_record(training: Training, record: Path) -> None:
-    """Add a training that is done and not yet on record; an OSError leaves the file whole."""
+    """Add a finished training unless it is on record; an OSError leaves the file unchanged."""
     path, about = training.path, read_json(training.path / "environment.json")
     data = {
         "address": training.address,
@@ -106,20 +106,20 @@ def _damaged(file: Path, why: object) -> ValueError:
 
 
 def restore(plan: Plan, record: Path) -> set[str]:
-    """Put what a record has of a plan in its places, as runs that are done; returns the addresses.
+    """Restore a plan's recorded runs as finished run directories; return their addresses.
 
-    A run made by hand stays as it is, also where it is not finished.
+    Runs made by hand stay as they are, finished or not.
 
-    A run whose policy another one is to begin with, which is not done itself, has to be trained: a
+    If an unfinished training starts from the policy of a recorded run, that run must be trained: a
     record has no weights.
     """
     lines = _lines(record)
     have = {a for a, each in plan.trainings.items() if a in lines and not _by_hand(each)}
     there = {a for a, each in plan.trainings.items() if (each.path / RECORDED).exists()}
     done = {a for a, each in plan.trainings.items() if is_done(each)}
-    have -= done - there  # what was trained here stays
-    missing: set[str] = set()  # recorded, but their weights are wanted
-    for address, each in reversed(plan.trainings.items()):  # those that build on others first
+    have -= done - there  # runs that were trained here stay
+    missing: set[str] = set()  # recorded, but their weights are needed
+    for address, each in reversed(plan.trainings.items()):  # dependent trainings first
         if each.after in have and (address not in have | done or address in missing):
             missing.add(each.after)
     for address in have:
@@ -133,7 +133,7 @@ def restore(plan: Plan, record: Path) -> set[str]:
 
 
 def strip(training: Training) -> None:
-    """Take the weights of a training that is on record away; a run made by hand keeps all."""
+    """Remove the weights of a recorded training; a run made by hand keeps all."""
     if not _by_hand(training):
         path = training.path.resolve()
         _mark(path, training.config.iterations)
@@ -142,12 +142,12 @@ def strip(training: Training) -> None:
 
 
 def _by_hand(training: Training) -> bool:
-    """Whether a run lies elsewhere than in the store: a study only took it for its own."""
+    """Whether a run lies outside the store, and the study only adopted it."""
     return training.path.resolve().parent != training.store.resolve()
 
 
 def _load(file: Path, line: bytes) -> dict[str, Any]:
-    """A training's numbers, checked for what a reader of runs relies on."""
+    """Parse a training's numbers and check the fields that readers of runs need."""
     try:
         data = json.loads(line)
         if data["format"] != FORMAT:
@@ -164,7 +164,7 @@ def _load(file: Path, line: bytes) -> dict[str, Any]:
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a training's numbers as a run's directory; the mark that it is whole comes last."""
+    """Write a training's numbers as a run directory; the mark of completeness comes last."""
     logs = {
         name: "".join(json.dumps(row) + "\n" for row in rows)
         for name, rows in data["logs"].items()
@@ -185,14 +185,14 @@ def _settings(training: Training) -> str:
     config.output = ""
     if training.after is not None:
         config.model = f"{training.after}/{training.start}"
-    kept = {"prompt", "sampling"}  # of the model's text: a stop may be a slash
+    kept = {"prompt", "sampling"}  # text for the model: a stop string may be a slash
     plain = dataclasses.asdict(config)
     plain = {key: value if key in kept else _without_paths(value) for key, value in plain.items()}
     return from_dict(plain).to_toml()
 
 
 def _without_paths(value: Any) -> Any:
-    """Settings in which an absolute path is its end, behind KIND: as well, at any depth."""
+    """Shorten absolute paths to their last part, also after KIND:, at any depth."""
     if isinstance(value, Mapping):
         return {key: _without_paths(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -208,7 +208,7 @@ def _text(path: Path) -> str:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Rows by key, in the order in which keys appear; null where a row has none."""
+    """Convert rows to columns, in order of first appearance; null for missing values."""
     keys = dict.fromkeys(
         k for row in rows for k in row if k == _CLOCK or not k.startswith(("time/", "cloud"))
     )
@@ -222,7 +222,7 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _short(value: Any, digits: int) -> Any:
-    """A number of few digits; the same within lists and tables."""
+    """Round numbers to a few significant digits, also within lists and tables."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""What studies came to: figures of every group over its seeds, claims decided, as data.
+"""Results of studies: metrics of every group over its seeds, and decided claims, as data.
 
-Each run is read once and let go, so that a study of a thousand runs needs the memory of one.
+Each run is read once and then released, so a study of a thousand runs needs the memory of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .plan import Plan
 
 LEVEL = 0.95
 FILE = "results.json"
-# of every group, by the word for it; of evaluations those of one set of the experiment (`held_out`)
+# default columns of every group; evaluations are of one set of the experiment (`held_out`)
 LEADERBOARD: dict[str, Figure] = {
     "entropy, end": Figure("metric", "entropy/exact", "last"),
     "kept": Figure("metric", "entropy/exact", "kept"),
@@ -37,7 +37,7 @@ SCORE, KEPT = "avg@k", "kept"
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `n` seeds, and half the width of its 95% interval; 0 of one seed."""
+    """A mean over `n` seeds, and half the width of its 95% interval; 0 for one seed."""
 
     mean: float
     half: float
@@ -49,9 +49,9 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95% Student interval of one value or more: mean +- t s / sqrt(n).
+    """Mean and 95% Student interval of at least one value: mean +- t s / sqrt(n).
 
-    s is the unbiased standard deviation. It speaks of the seeds of this job, not of other jobs.
+    s is the unbiased standard deviation. The interval covers seeds of this job, not other jobs.
     """
     from scipy.stats import t
 
@@ -66,13 +66,13 @@ def spread(values: Sequence[float]) -> Interval | None:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one experiment that differ by their seed alone."""
+    """Runs of one experiment that differ only by their seed."""
 
     name: str
-    seeds: tuple[int, ...]  # those whose runs are done
-    planned: int  # how many there are to be
-    # of `LEADERBOARD` and those that the file names, one number a seed, in the order of `seeds`;
-    # only those that every run has
+    seeds: tuple[int, ...]  # seeds of finished runs
+    planned: int  # number of planned seeds
+    # one number per seed, in the order of `seeds`, for each figure of `LEADERBOARD` and of the
+    # file that every run has
     values: Mapping[str, tuple[float, ...]]
 
     @cached_property
@@ -80,7 +80,7 @@ class Group:
         return {word: interval(values) for word, values in self.values.items()}
 
     def minus(self, other: Group, word: str) -> Interval | None:
-        """A figure less that of another group, seed by seed; None without a seed of both."""
+        """Difference of a figure from another group's, per seed; None without common seeds."""
         if word not in self.values or word not in other.values:
             return None
         theirs = dict(zip(other.seeds, other.values[word], strict=True))
@@ -90,11 +90,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Experiment:
-    name: str  # its stem
+    name: str  # the file's stem
     title: str
-    groups: tuple[Group, ...]  # the highest score first, those without one last
-    failed: tuple[tuple[str, str], ...]  # name and reason of runs that are not done
-    held_out: str = ""  # the set that its scores are of; "" where nothing was evaluated
+    groups: tuple[Group, ...]  # highest score first, groups without a score last
+    failed: tuple[tuple[str, str], ...]  # name and reason of failed runs
+    held_out: str = ""  # the set of its scores; "" if nothing was evaluated
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Results:
 
     @property
     def told(self) -> tuple[Decided, ...]:
-        """Claims that do not wait; decided ones first."""
+        """Claims that do not wait for trainings; decided ones first."""
         some = [one for one in self.decided if not one.waits]
         return tuple(sorted(some, key=lambda one: VERDICTS.index(one.verdict)))
 
@@ -144,7 +144,7 @@ def results_of(
         return misspelt(run, of_set(figure, scored[experiment]))
 
     def seeds(among: Collection[str]) -> Callable[[str, str], list[int]]:
-        """By experiment and group, the seeds whose trainings are among some."""
+        """By experiment and group, the seeds whose trainings are in the given set."""
         return lambda experiment, group: [
             n.seed for n in plan.of(experiment) if n.group == group and n.address in among
         ]
@@ -157,7 +157,7 @@ def misspelt_figures(
     plan: Plan, done: Collection[str], claims: Claims | None,
     asked: Mapping[str, Mapping[str, Figure]] | None = None,
 ) -> list[str]:  # fmt: skip
-    """A sentence for each figure that a finished run, one of each group, shows to be misspelt."""
+    """A sentence for each misspelt figure, by one finished run of each group."""
     found: dict[str, str] = {}
     first = {(n.experiment, n.group): n for n in reversed(plan.named) if n.address in done}
     for (experiment, group), named in first.items():
@@ -176,7 +176,7 @@ def misspelt_figures(
 
 
 def write_results(results: Results, path: Path) -> None:
-    """Write it as JSON: the same logs give the same bytes, whoever did them and whenever."""
+    """Write the results as JSON; the same logs always give the same bytes."""
     data: dict[str, Any] = {
         "experiments": {
             each.name: {
@@ -200,7 +200,7 @@ def write_results(results: Results, path: Path) -> None:
 def _figures(
     plan: Plan, done: Collection[str], wanted: Collection[Figure]
 ) -> tuple[dict[str, dict[Figure, float]], dict[str, tuple[str, ...]]]:
-    """By address, the figures that its run has, those of the set * of each, and its sets."""
+    """By address, the run's figures (for the set *, of each of its sets), and its sets."""
     found: dict[str, dict[Figure, float]] = {}
     sets: dict[str, tuple[str, ...]] = {}
     for address in (a for a in plan.trainings if a in done):

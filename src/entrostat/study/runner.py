@@ -1,7 +1,6 @@
-"""Run the trainings of study files in processes of their own, or on a cluster, and compare them.
+"""Run the trainings of study files in processes or on a cluster, and compare them.
 
-Runs that are done are skipped, runs that were stopped go on, so a study may be interrupted and
-repeated.
+Finished runs are skipped and stopped runs resume, so a study may be interrupted and repeated.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from .plan import Plan, Training, anywhere, make_places, plan_of
 if TYPE_CHECKING:
     from .claims import Claims
 
-CLAIMS = "claims.toml"  # of a directory of studies
-WHOLE, DECIDED = "study.html", "claims.html"  # the page of one study, without and with claims
-_MANY_FACTS = 4  # different commits, say: which run had which stands in its own page
-MANY = 24  # runs above which the terminal shows settings, not each run
+CLAIMS = "claims.toml"  # file in a directory of studies
+WHOLE, DECIDED = "study.html", "claims.html"  # the page of a single study, without and with claims
+_MANY_FACTS = 4  # such as commits: each run's own page has its value
+MANY = 24  # above this number of runs the terminal shows groups
 
 
 def run_study(
@@ -46,31 +45,31 @@ def run_study(
         jobs: trainings at once; None takes each file's.
         trusted: whether the code that they name (MODULE:NAME) may be imported.
         quick: take what each file's `[quick]` says; the default directory is runs/NAME-quick.
-        ray: address of a Ray cluster that does the trainings, "local" to start one; None does
-            them in processes of this machine.
-        record: a directory (`study.record`): trainings that are in it are taken from it, those
-            that are done are added to it.
-        claims: a file of claims (`study.claims`) to decide; None takes `claims.toml` of a
-            directory that is given.
-        train: False reports what is done and starts nothing.
-        seeds: train only these of the files' seeds; None takes all. What others have done is told
-            of as well: a part of the seeds is not what claims are decided on.
-        lean: with a record, remove the weights of a training that is in it, once all that begin
-            with its policy are done, and write no page for each training.
+        ray: address of a Ray cluster for the trainings, "local" to start one; None runs them in
+            processes of this machine.
+        record: a directory (`study.record`): recorded trainings are restored from it, finished
+            ones are added to it.
+        claims: a file of claims (`study.claims`) to decide; None uses `claims.toml` of a given
+            directory.
+        train: False reports finished runs and starts nothing.
+        seeds: train only these of the files' seeds; None trains all. The report includes the
+            other seeds, since claims are not decided on a part of the seeds.
+        lean: with a record, remove a recorded training's weights once all trainings that start
+            from its policy are done, and write no pages of single trainings.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files = _files(given, claims)
     if lean and record is None:
         raise ValueError("study: --lean removes weights whose numbers are on record; give --record")
     studies = {path.stem: read_study(path, trusted, quick) for path in files}
-    chosen = studies  # what is trained now; what is told of is all that is there
+    chosen = studies  # trained now; the report covers all studies
     if seeds is not None:
         chosen = {name: with_seeds(study, seeds, name) for name, study in studies.items()}
     for path, study in zip(files, studies.values(), strict=True):
         check_runs(study, path, models=train)
     said = _claims(given, claims)
     if said is not None:
-        from .claims import check_claims, misspelt_experiments  # scipy: not for `train`
+        from .claims import check_claims, misspelt_experiments  # scipy, not needed for `train`
 
         groups = {
             name: list(dict.fromkeys(origin.group for origin in study.origins.values()))
@@ -82,7 +81,7 @@ def run_study(
     named = Path(called(Path(given[0]))).stem if len(given) == 1 else "study"
     directory = Path(output or f"runs/{named}{'-quick' if quick else ''}")
     plan = plan_of(studies, directory, jobs)
-    from .confounding import confounded  # loads torch; `train` reads this module before it does
+    from .confounding import confounded  # imports torch; `train` reads this module before it does
 
     for name, study in studies.items():
         where = f"{name}: " if len(studies) > 1 else ""
@@ -93,7 +92,7 @@ def run_study(
     if record is not None:
         from .record import recorded, restore
 
-        make_directory(Path(record))  # to be refused now, not behind the first training
+        make_directory(Path(record))  # raise now rather than after the first training
         restore(plan, Path(record))
         known = recorded(plan, Path(record))
         say(f"record: {len(known)} of {len(plan.trainings)} trainings are in {record}", sys.stderr)
@@ -109,7 +108,7 @@ def run_study(
         asked = {name: study.figures for name, study in studies.items()}
         _note(misspelt_figures(plan, done, said, asked))
         now = plan if seeds is None else plan_of(chosen, directory, jobs)
-        # a cluster's processes start elsewhere
+        # a cluster's processes start in another directory
         state = _execute(now if ray is None else anywhere(now), machines, trusted, kept, not lean)
         state.done |= done
         state.failed = failed_before(plan, state.done) | state.failed
@@ -134,7 +133,7 @@ def _note(lines: Iterable[str]) -> None:
 
 
 def _keep(plan: Plan, record: Path, lean: bool, training: Training) -> None:
-    """A training is done: its numbers into the record; `lean`, what takes room away."""
+    """Record a finished training; with `lean`, remove weights that are no longer needed."""
     from .record import save_record, strip
 
     try:
@@ -201,7 +200,7 @@ def _execute(
     from .progress import Bars
 
     bars = Bars(plan)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the trainings too
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that trainings end too
     try:
         return execute(plan, workers, bars, trusted, keep, pages)
     finally:
@@ -236,7 +235,7 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
         name, word = "report.html", "report of all"
     else:
         name, word = (WHOLE, "methods") if claims is None else (DECIDED, "claims")
-        for other in {WHOLE, DECIDED} - {name}:  # of an earlier call, and not of these runs
+        for other in {WHOLE, DECIDED} - {name}:  # left by an earlier call, for other runs
             (plan.output / other).unlink(missing_ok=True)
     title = called(plan.output).capitalize().replace("_", " ")
     of_methods = write_method_pages(plan, studies, results, plan.output / name)

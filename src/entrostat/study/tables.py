@@ -1,4 +1,4 @@
-"""What runs came to, as tables in a terminal."""
+"""Print results of runs as tables in a terminal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from .claims import Decided
     from .results import Group, Interval, Results
 
-_FILES = 4  # names of experiments that a line has
-_NAME = 18  # columns that a name has at least
-USUAL = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")  # of every group
+_FILES = 4  # maximum number of experiment names in a line
+_NAME = 18  # minimum width of a name
+USUAL = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")  # shown for every group
 
 
 def plain_table(title: str | None) -> Table:
-    """A table that is narrow enough for 80 columns."""
+    """A table that fits into 80 columns."""
     from rich import box
     from rich.table import Table
 
@@ -31,7 +31,7 @@ def plain_table(title: str | None) -> Table:
 def print_numbers(
     title: str, head: Sequence[str], rows: Iterable[Sequence[str]], least: int = 6
 ) -> None:
-    """Print names, folded where there is no room (`least` columns at least), and numbers."""
+    """Print names, wrapped to at least `least` columns if space is short, and numbers."""
     from rich.markup import escape
 
     table = plain_table(title)
@@ -44,7 +44,7 @@ def print_numbers(
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """A row a run: entropy and scores before and after."""
+    """Print a row per run: entropy and scores before and after."""
     k = k_words(rows)
     head = ("run", "entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time")
     shown = [
@@ -68,7 +68,7 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def print_groups(groups: Sequence[Group], asked: Sequence[str] = ()) -> None:
-    """Means over seeds: what a file asks for, or the usual of settings with several seeds."""
+    """Print means over seeds: the file's columns, or for settings of several seeds the usual."""
     groups = [group for group in groups if len(group.seeds) > 1 or (asked and group.seeds)]
     if not groups:
         return
@@ -87,7 +87,7 @@ def print_groups(groups: Sequence[Group], asked: Sequence[str] = ()) -> None:
 
 
 def print_claims(results: Results) -> None:
-    from .claims import LEAST  # with scipy; whoever has results has it
+    from .claims import LEAST  # imports scipy, which results need too
 
     if told := results.told:
         title = f"{counted(len(told), 'claim')}; effect: mean over seeds, 95% interval"
@@ -114,7 +114,7 @@ def _effect(one: Decided) -> str:
 
 
 def _interval(value: Interval | None) -> str:
-    # where a line is too narrow it breaks before the interval
+    # a line that is too narrow breaks before the interval
     if value is None:
         return "-"
     return f"{value.mean:.2f}" + f" ±{value.half:.2f}" * (value.n > 1)

@@ -1,4 +1,4 @@
-"""Where trainings run: as processes of this machine, or as tasks of a Ray cluster (extra `ray`)."""
+"""Run trainings as processes of this machine, or as tasks of a Ray cluster (extra `ray`)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from .._processors import free_memory, kilobytes, processors
 from ..errors import extra
 from .plan import Training
 
-_SLACK = 1e-9  # of shares that add up to 1
-_GRACE = 20.0  # seconds that a training has to end when asked to
+_SLACK = 1e-9  # tolerance of shares that add up to 1
+_GRACE = 20.0  # seconds for a training to end after SIGTERM
 _TRAIN = (sys.executable, "-m", "entrostat.cli", "train")
-KILLED = -9  # of a task whose node or worker went away
+KILLED = -9  # exit code of a task whose node or worker died
 
 
 class Local:
-    """As many processes as their files' `jobs` say, and as memory allows.
+    """As many processes as their files' `jobs` and the memory allow.
 
-    A training of a file with `jobs = 2` takes half of the processors, one with `jobs = 1` all of
-    them; trainings of several files go side by side while their shares add up to one machine.
-    Beside one that runs, another starts only if there will be memory for it when each has
-    grown to what any has needed so far.
+    A training of a file with `jobs = 2` uses half of the processors, one with `jobs = 1` all of
+    them. Trainings of several files run in parallel while their shares add up to one machine. While
+    others run, a training starts only if memory suffices for all, assuming that each grows to the
+    largest size seen so far.
     """
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[Training, subprocess.Popen[bytes]]] = {}
-        self._most = 0  # bytes that a training was seen to hold
+        self._most = 0  # largest memory of a training so far, in bytes
 
     def room(self, training: Training) -> bool:
         if not self._running:
@@ -39,7 +39,7 @@ class Local:
         return taken + training.share <= 1 + _SLACK and self._fits()
 
     def _fits(self) -> bool:
-        """Whether memory has room for one more, when all that run will have grown."""
+        """Whether memory suffices for one more training after all running ones have grown."""
         held = [_held(process.pid) for _, process in self._running.values()]
         self._most = max(self._most, *held)
         free = free_memory()
@@ -75,7 +75,7 @@ def threads_of(training: Training) -> int:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of a training: how many threads, and that it is to end with who started it."""
+    """Environment of a training: its threads, and that it ends with its parent."""
     return os.environ | {
         "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1",
         STARTED_BY_A_STUDY: str(os.getpid()),
@@ -83,24 +83,24 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def no_link(name: str, flags: int) -> int:
-    """Open a log; a link that someone planted there is not followed."""
+    """Open a log without following a link that someone else planted."""
     return os.open(name, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _held(pid: int) -> int:
-    """The most bytes that a process held at once so far; 0 where the system does not say."""
+    """Peak memory of a process in bytes; 0 if the system does not report it."""
     return kilobytes(Path(f"/proc/{pid}/status"), "VmHWM:") or 0
 
 
 class OnRay:
-    """The processors of a cluster; `jobs` of a file says what part of one machine a training takes.
+    """The processors of a cluster; a file's `jobs` sets the share of one machine per training.
 
-    Every node needs entrostat and, under the same path, the directory of the study: a training
-    writes there, whoever does it, and starts there where the node has not the directory that the
-    study was started in; paths are absolute (`plan.anywhere`).
+    Every node needs entrostat and, under the same path, the study's directory, which trainings
+    write to. A training starts in the directory where the study was started, or beside its log if
+    the node lacks it. Paths are absolute (`plan.anywhere`).
 
-    `address` is that of a cluster that runs ("auto", "HOST:PORT"); "local" starts one on this
-    machine, which ends with the study.
+    `address` is a running cluster ("auto", "HOST:PORT"); "local" starts one on this machine, which
+    ends with the study.
     """
 
     def __init__(self, address: str = "local") -> None:
@@ -131,7 +131,7 @@ class OnRay:
         )  # fmt: skip
 
     def _threads(self, training: Training) -> int:
-        """Of a training; no more than the widest node has, as a task is never spread over two."""
+        """Threads of a training, at most the widest node's, since a task runs on one node."""
         alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         widest = max((int(has.get("CPU", 0)) for has in alive), default=0)
         return min(threads_of(training), widest or threads_of(training))
@@ -157,7 +157,7 @@ class OnRay:
 
 
 def train(words: list[str], log: str, directory: str, threads: int) -> int:
-    """On a node: one training, in `directory` or beside its log; returns its exit code."""
+    """Run one training on a node, in `directory` or beside its log; return its exit code."""
     place = directory if os.path.isdir(directory) else os.path.dirname(log)
     with open(log, "ab", opener=no_link) as file:
         return subprocess.run(

@@ -60,15 +60,22 @@ def typed_keys(flags: Collection[tuple[list[str], str]]) -> set[str]:
     return keys | {"task"} if "task.name" in keys else keys
 
 
-def refuse_code(settings: Mapping[str, Any], where: str, typed: Collection[str] = ()) -> None:
-    """Raise ValueError for a file that names code, without importing the code."""
+def refuse_unsafe(
+    settings: Mapping[str, Any], where: str, typed: Collection[str] = (),
+    flag: str = "--sandbox unsafe",
+) -> None:  # fmt: skip
+    """Raise ValueError for a file that turns isolation off; `flag` is how the user allows it."""
     scoring = settings.get("scoring")
     unsafe = isinstance(scoring, Mapping) and scoring.get("sandbox") == "unsafe"
     if unsafe and "scoring.sandbox" not in typed:
         raise ValueError(
             f"{where}: scoring.sandbox = 'unsafe' runs what a model writes with your own rights. "
-            "If you mean it, add --sandbox unsafe"
+            f"If you mean it, add {flag}"
         )
+
+
+def refuse_code(settings: Mapping[str, Any], where: str, typed: Collection[str] = ()) -> None:
+    """Raise ValueError for a file that names code, without importing the code."""
     for key, name in code_in(settings).items():
         if key.split()[0] not in typed:
             raise ValueError(

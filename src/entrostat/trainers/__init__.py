@@ -1,4 +1,4 @@
-"""Where an objective runs: our own loop (`lab`), TRL, veRL."""
+"""Trainers of an objective: our own loop (`lab`), TRL and veRL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration names, built and checked: the same parts in every trainer."""
+"""Build and check the parts that a configuration names, in the same way for every trainer."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from ..tasks import Task
 
 @dataclass
 class Parts:
-    """What a run is made of beside its model."""
+    """The parts of a run other than its model."""
 
     task: Task  # prompts and verifier, or environments
-    new: int  # tokens that a completion, or a turn of it, may take
-    stop: tuple[str, ...]  # strings that end one
+    new: int  # maximum tokens of a completion, or of one turn of it
+    stop: tuple[str, ...]  # strings that end a completion
     objective: Objective  # methods and their controllers
-    scorer: Scorer  # of the task; it may hold worker processes
-    held_out: ResolvedEvalSets  # what the policy is evaluated on; their scorers may hold such, too
+    scorer: Scorer  # the task's scorer; it may hold worker processes
+    held_out: ResolvedEvalSets  # the evaluation sets; their scorers may hold worker processes too
 
 
 def assemble(
     config: TrainConfig, host: str, fields: Iterable[str], task: Task | None, say: Say
 ) -> Parts:
-    """Build and check the parts; writes what it chooses into `config`, which is validated.
+    """Build and check the parts; write chosen defaults into `config`, which is validated.
 
-    `fields` are what the trainer `host`, "lab" or "trl", knows of a token and its rollout; `task`
-    is an object in place of the configuration's.
+    `fields` are the token and rollout fields that the trainer `host` ("lab" or "trl") provides.
+    `task` replaces the configuration's task.
     """
     task = task_of(config) if task is None else task
     check_task(task)
@@ -57,11 +57,11 @@ def assemble(
 
 
 def load(config: TrainConfig, parts: Parts, **how: Any) -> tuple[Policy, list[list[int]]]:
-    """The policy, and the first iteration's prompts as token ids; chooses the learning rate.
+    """Load the policy, encode the first iteration's prompts, and choose the learning rate.
 
-    `how` are settings in place of the configuration's, for loading alone.
+    `how` overrides settings for loading only.
     """
-    torch.manual_seed(config.seed)  # adapters start at random, in every process alike
+    torch.manual_seed(config.seed)  # adapters are initialized at random, equally in every process
     policy = load_policy(replace(config, **how))
     config.optim.lr = learning_rate(config, is_small(policy.model))
     first = draw(parts.task, config, 1)

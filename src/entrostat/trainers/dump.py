@@ -1,4 +1,4 @@
-"""An iteration's rollouts as they are written down: without padding, with their texts.
+"""Convert an iteration's rollouts to the stored form: without padding, with their texts.
 
 Shapes: B rollouts, T completion tokens at most.
 """
@@ -20,11 +20,11 @@ def without_padding(
     iteration: int, tokenizer: Any, ids: Tensor, there: Tensor, own: Tensor,
     figures: Mapping[str, Tensor | None], **rows: Any,
 ) -> Rollouts:  # fmt: skip
-    """The rollouts of an iteration, those of a prompt side by side.
+    """Build the `Rollouts` of an iteration; rollouts of a prompt are adjacent.
 
-    Of the token `ids` [B, T] a rollout has those `there`, an environment's too, and the policy
-    sampled its `own`, both [B, T] bool. `figures` [B, T] go by the fields of `Rollouts`; where an
-    environment spoke they are written as NaN. `rows` are the fields that have a value a rollout.
+    `ids` [B, T] are token ids. `there` [B, T] bool marks a rollout's tokens, observation tokens
+    included; `own` [B, T] bool marks sampled ones. `figures` [B, T] are named after fields of
+    `Rollouts`; they are NaN at observation tokens. `rows` are the per-rollout fields.
     """
     tokens, sampled = ids[there].cpu(), own[there].cpu()
     columns: dict[str, Any] = {

@@ -1,18 +1,18 @@
 """Connect a trainer to the thermostat's multiplier.
 
-    hold = Hold.of(objective)                    None where nothing is held
-    if hold.due(optimizer, update, updates):     from a pass before the update's plan (veRL):
+    hold = Hold.of(objective)                    None without a thermostat
+    if hold.due(optimizer, update, updates):     in a pass before the update's plan (veRL):
         hold.look(optimizer, response(...))
     hold.decide(optimizer, updates)
 
-    entropy = Gradient(parameters)               or, if due, from the update's own passes (lab, TRL)
-    entropy.add(...)                             of each micro-batch, before its backward pass
-    decide(hold, optimizer, entropy, ...)        after the last one's, before clipping
+    entropy = Gradient(parameters)               or, if due, in the update's own passes (lab, TRL)
+    entropy.add(...)                             per micro-batch, before its backward pass
+    decide(hold, optimizer, entropy, ...)        after the last backward pass, before clipping
 
-    hold.stepped(norm, ..., moved)               after its backward pass
+    hold.stepped(norm, ..., moved)               after the update's backward pass
 
-A trainer supplies a gradient of the mean entropy once an iteration (`response`), and of each update
-what its forward pass shows: how far entropy has come (`Moved`). Everything else is
+A trainer supplies the gradient of the mean entropy once per iteration (`response`). After each
+update it supplies the entropy change that the forward pass measured (`Moved`). The rest is in
 `control.multiplier`. In the plan the multiplier is an entropy bonus.
 """
 
@@ -34,7 +34,7 @@ from ..core.objective import Objective
 from ..core.rollouts import standard_error
 from ..method.thermostat import HeldEntropy
 
-# in a pass of its own the gradient is of a fourth of a minibatch, of 8 rollouts at least
+# a separate pass takes the gradient on a fourth of the minibatch, at least 8 rollouts
 SAMPLE, LEAST = 4, 8
 _CHANGED = (
     "value", "mean", "covariance", "coming", "foretold", "inside", "drift", "gain", "slope",
@@ -45,19 +45,19 @@ _NOT_ADAM = (
     "for, got {} (it has {}); use AdamW, or the method {{'name': 'thermostat', 'target': ..., "
     "'knob': 'entropy_coef'}}"
 )
-TOLERANCE = 1e-3  # of the exact form, of the target, an iteration
+TOLERANCE = 1e-3  # exact form: tolerance relative to the target, per iteration
 
 
 @dataclass(frozen=True)
 class Moved:
-    """How far the mean entropy of some tokens has come since they were sampled, nats."""
+    """Change of the mean entropy of some tokens since they were sampled, nats per token."""
 
     change: float
     stderr: float
 
     @classmethod
     def of(cls, entropy: Tensor, batch: TokenBatch) -> Moved:
-        """From `entropy` [n, T] now and the old policy's in `batch` [n, T], of all ranks."""
+        """Compare `entropy` [n, T] now with the old policy's in `batch` [n, T], over all ranks."""
         moved = torch.where(batch.mask, entropy - batch.need("old_entropy"), 0)
         (change, tokens, group), _ = batch.whole.gather(
             moved.double().sum(1), batch.lengths, batch.need("group")
@@ -67,14 +67,14 @@ class Moved:
 
 
 class Hold:
-    """The multiplier of an objective, whose thermostat has this `place` among the methods."""
+    """The multiplier of an objective's thermostat, the method at index `place`."""
 
     def __init__(self, objective: Objective, place: int) -> None:
         self._objective, self._place = objective, place
 
     @classmethod
     def of(cls, objective: Objective | None) -> Hold | None:
-        """None where the objective has no such thermostat."""
+        """Return the objective's `Hold`; None without a thermostat that uses the multiplier."""
         if objective is not None:
             for place, method in enumerate(objective.methods):
                 if isinstance(method, HeldEntropy):
@@ -83,7 +83,7 @@ class Hold:
 
     @property
     def exact(self) -> bool:
-        """Whether the gradient is of the whole minibatch, beside the objective's own."""
+        """Whether to take the entropy gradient of the whole minibatch, apart from the loss."""
         return self._method.solve == "exact"
 
     @property
@@ -106,7 +106,7 @@ class Hold:
         self._objective.states[self._place] = state
 
     def numbers(self) -> dict[str, float]:
-        """Return the state that updates change, as numbers that can be sent to another process."""
+        """Return the state that updates change, as numbers to send to another process."""
         found: dict[str, float] = {}
         for name in _CHANGED:
             value = getattr(self.state, name)
@@ -125,10 +125,10 @@ class Hold:
         self.state = replace(self.state, **taken)
 
     def due(self, optimizer: torch.optim.Optimizer, update: int, updates: int) -> bool:
-        """Whether to take the gradient of the mean entropy before an `update`, the first being 0.
+        """Whether to take the gradient of the mean entropy before `update`, counted from 0.
 
-        It is taken half-way through an iteration, so that it is old by half of one at most. While
-        AdamW's momentum settles, it is taken at every update but the very first.
+        It is taken halfway through an iteration, so it is at most half an iteration old. While
+        AdamW's momentum settles, it is taken at every update except the very first.
         """
         if any("betas" not in group for group in optimizer.param_groups):
             raise ValueError(_NOT_ADAM.format(_kind(optimizer), "no betas"))
@@ -142,19 +142,19 @@ class Hold:
         self.state = self.law.responds(self.state, found, momentum(optimizer))
 
     def decide(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
-        """Decide on the multiplier of the coming update; an iteration has so many `updates`."""
+        """Choose the multiplier of the next update; an iteration has `updates` updates."""
         if self._knows(optimizer):
             self.state = self.law.decide(self.state, momentum(optimizer), updates)
         else:
             self._wait()
 
     def solve(self, coming: Coming, updates: int) -> float:
-        """The multiplier c of the coming update, exactly: the root of <h, s(c)> = d."""
+        """Solve for the multiplier c of the next update exactly: the root of <h, s(c)> = d."""
         if not self._knows(coming.optimizer):
             self._wait()
             return 0.0
         law, state, held = self.law, self.state, momentum(coming.optimizer)
-        # of momentum, so much is taken as if it had held the multiplier all along
+        # this part of the momentum is treated as if the multiplier had been constant all along
         lasting = held.lasting_part(updates)
         past = (lasting - held.young) / max(1 - held.young, 1e-30)
 
@@ -174,7 +174,7 @@ class Hold:
         return c
 
     def _knows(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether an entropy was seen, and an update, before which its size is unknown."""
+        """Whether an entropy was observed and an update made, whose size is needed."""
         return bool(self.state.mean) and steps_made(optimizer) > 0
 
     def _wait(self) -> None:
@@ -184,22 +184,22 @@ class Hold:
         self, norm: float, clip: float, optimizer: torch.optim.Optimizer, updates: int,
         moved: Moved | None,
     ) -> None:  # fmt: skip
-        """After the update's backward pass.
+        """Record an update after its backward pass.
 
-        `norm` is of its gradient before clipping, not finite where no step is made; `clip` is the
-        largest that clipping leaves. `moved` is what the forward pass showed on rollouts that no
-        update of this iteration has trained on; None in the first update and in later epochs.
+        `norm` is the gradient's norm before clipping, not finite if the step is skipped; `clip` is
+        the maximum norm. `moved` is the change measured on rollouts that no update of this
+        iteration has trained on; None in the first update and in later epochs.
         """
-        if not self.state.mean:  # no entropy was seen: all rollouts are masked
+        if not self.state.mean:  # no entropy was observed: all rollouts are masked
             return
-        if moved is not None and moved.stderr > 0:  # NaN of one rollout
+        if moved is not None and moved.stderr > 0:  # the stderr of one rollout is NaN
             self.state = self.state.measured(1, moved.change, moved.stderr**2)
         lasting = 1 - float(optimizer.param_groups[0]["betas"][0])
         self.state = self.law.stepped(self.state, norm, clip, lasting, updates)
 
 
 class Gradient:
-    """Gradient of a minibatch's mean entropy, of micro-batches that add up.
+    """Gradient of a minibatch's mean entropy, accumulated over micro-batches.
 
     `parameters` are in the optimizer's order; `scale` multiplies a loss before its backward pass
     (fp16).
@@ -212,7 +212,7 @@ class Gradient:
     def add(self, entropy: Tensor, mask: Tensor, tokens: Tensor | float) -> None:
         """Add a micro-batch's entropies [n, T], nats; its graph is kept for the loss.
 
-        `mask` [n, T] are the tokens trained on, `tokens` their number in all micro-batches.
+        `mask` [n, T] marks the trained tokens, `tokens` is their number in all micro-batches.
         """
         mean = torch.where(mask, entropy, 0).sum() / tokens
         found = torch.autograd.grad(
@@ -228,7 +228,7 @@ class Gradient:
             self.values = own
 
     def over_ranks(self) -> None:
-        """Add up what processes have, each with all parameters."""
+        """Sum the gradients over processes, each of which holds all parameters."""
         for h in self.values:
             dist.all_reduce(h)
 
@@ -236,10 +236,10 @@ class Gradient:
 def decide(
     hold: Hold, optimizer: torch.optim.Optimizer, entropy: Gradient, updates: int, clip: float
 ) -> None:
-    """Decide on the multiplier of the coming update and bring its part of the gradient up to it.
+    """Choose the multiplier of the next update and adjust the gradient to it.
 
-    The loss has the last multiplier in it, or none in the exact form. The parameters hold the
-    gradient of the loss, unscaled. `clip` is the largest norm after clipping; infinite without.
+    The loss contains the previous multiplier, or none in the exact form. The parameters hold the
+    unscaled gradient of the loss. `clip` is the maximum norm; infinite without clipping.
     """
     parameters = entropy.parameters
     loss = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -263,15 +263,15 @@ def decide(
 def sample(
     entropy: Tensor, generator: torch.Generator, world: int = 1, multiple: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Draw what of a minibatch is differentiated, in proportion to its entropy.
+    """Draw the rollouts of a minibatch to differentiate, in proportion to their entropy.
 
-    Few rollouts may carry most of the entropy. One that has n times the mean's is drawn n times as
-    often, and counts 1/n as much: the weighted sum over the sample has the minibatch's expectation
-    (Horvitz and Thompson, 1952). A fifth of the chance is the same for all.
+    A few rollouts may hold most of the entropy. A rollout with n times the mean entropy is drawn n
+    times as often and weighted by 1/n, so the weighted sum is an unbiased estimate of the
+    minibatch's (Horvitz and Thompson, 1952). A fifth of the probability is uniform.
 
-    `entropy` [n] is each rollout's sum over tokens; each of `world` ranks has rows of its own. The
-    number drawn is rounded up to a `multiple`, at most to n. Returns rows [k], in ascending order,
-    and their weights [k], both on the CPU.
+    `entropy` [n] is each rollout's sum over tokens; each of `world` ranks has its own rows. The
+    sample size is rounded up to a `multiple`, at most n. Returns rows [k], in ascending order, and
+    their weights [k], both on the CPU.
     """
     n, mass = len(entropy), entropy.double().cpu()
     wanted = max(math.ceil(LEAST / world), math.ceil(n / SAMPLE))
@@ -295,13 +295,13 @@ def response(
     entropy: Sequence[Tensor | None],
     total: Any = None,
 ) -> Response:
-    """A and B of `control.multiplier`'s equation (1).
+    """Compute A and B of `control.multiplier`'s equation (1).
 
     Args:
-        optimizer: Adam or AdamW, after an update or more.
-        parameters: what it trains, or this process's part of it.
+        optimizer: Adam or AdamW, after at least one update.
+        parameters: the trained parameters, or this process's shards of them.
         entropy: gradient of the mean entropy for each; None for 0.
-        total: adds up [3] over the processes that the parameters are sharded over.
+        total: sums [3] over the processes that the parameters are sharded over.
     """
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     sums, b1, t = torch.zeros(3, dtype=torch.float64), 0.0, steps_made(optimizer)
@@ -317,7 +317,7 @@ def response(
         parts = [_local(x).split(PIECE) for x in (whole, state["exp_avg"], state["exp_avg_sq"])]
         terms = torch.zeros(3, dtype=torch.float64, device=mean.device)
         for h, m, v in zip(*parts, strict=True):
-            # the coming gradient's part of the coming v: its square is expected to be the mean
+            # v after the next step: the square of the coming gradient is expected to equal the mean
             v = torch.lerp(v, mean, (1 - b2) / (1 - b2 ** (t + 1))).div_(1 - b2**t)
             Ph = torch.div(h, v.sqrt_().add_(group["eps"])).mul_(float(group["lr"]))
             terms += torch.stack([dot(Ph, m), dot(Ph, h), dot(h, h)])
@@ -327,7 +327,7 @@ def response(
 
 
 def momentum(optimizer: torch.optim.Optimizer) -> Momentum:
-    """How far momentum has come, after an update or more."""
+    """How far the momentum has settled, after at least one update."""
     b1, t = float(optimizer.param_groups[0]["betas"][0]), steps_made(optimizer)
     return Momentum((1 - b1) / (1 - b1 ** (t + 1)), 1 - b1, 1 - b1**t, _pace(optimizer))
 
@@ -338,22 +338,22 @@ def steps_made(optimizer: torch.optim.Optimizer) -> float:
 
 
 def _kind(optimizer: torch.optim.Optimizer) -> str:
-    """Its class; of accelerate's wrapper the optimizer's within."""
+    """Class name of the optimizer, without accelerate's wrapper."""
     return type(getattr(optimizer, "optimizer", optimizer)).__name__
 
 
 def _pace(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate over that which its schedule was given, at most 1."""
+    """Learning rate relative to the peak of its schedule, at most 1."""
     group = optimizer.param_groups[0]
     whole = group.get("initial_lr") or group["lr"]
     return min(1.0, float(group["lr"]) / float(whole)) if whole else 1.0
 
 
 def _whole(x: Any) -> Tensor:
-    """A sum over a sharded tensor, of all its shards (FSDP2)."""
+    """Sum over all shards of a sharded tensor (FSDP2)."""
     return (x.full_tensor() if hasattr(x, "full_tensor") else x).float()
 
 
 def _local(x: Any) -> Tensor:
-    """This process's part of a sharded tensor (FSDP2), flat."""
+    """This process's shard of a sharded tensor (FSDP2), flattened."""
     return (x.to_local() if hasattr(x, "to_local") else x).flatten().float()

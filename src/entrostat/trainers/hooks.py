@@ -1,12 +1,12 @@
-"""An objective as the loss of tinker, slime and prime-rl, by the hook that each has for a loss.
+"""Use an objective as the loss of tinker, slime and prime-rl, through their custom-loss hooks.
 
     tinker_loss(objective)         TrainingClient.forward_backward_custom(data, loss)
     slime_loss(objective)          --loss-type custom_loss --custom-loss-function-path MODULE.NAME
     slime_advantages(objective)    --custom-advantage-function-path MODULE.NAME
     prime_rl_loss                  [trainer.loss] type = "custom", import_path = "...prime_rl_loss"
 
-None of them is imported but by the hook itself, where it runs. What arrives differs, and with it
-which methods can run (docs/hosts/hooks.md has the table); what cannot is refused when the hook is
+Each library is imported only when its hook runs. The hooks receive different inputs, which decides
+which methods can run (table in docs/hosts/hooks.md). An unsupported method raises when the hook is
 made. Shapes: B rollouts, T tokens at most, n tokens of one rollout.
 """
 
@@ -32,7 +32,7 @@ Loss = Callable[[list[Any], list[Tensor]], tuple[Tensor, dict[str, float]]]
 
 
 def _check(objective: Objective, who: str, fields: Sequence[str]) -> None:
-    """Raise a ValueError where a method reads what a hook does not get."""
+    """Raise ValueError if a method reads a field that the hook does not receive."""
     for name, method in zip(objective.names, objective.methods, strict=True):
         for need in sorted(set(method.required()) - {"rewards", "group", *fields}):
             hint = " (repo_r and repo_d take center='batch')" if need == "old_entropy" else ""
@@ -43,12 +43,12 @@ def _check(objective: Objective, who: str, fields: Sequence[str]) -> None:
 
 
 def _rows(values: Sequence[Tensor]) -> Tensor:
-    """[n] each -> [B, T]."""
+    """Pad rows of [n] to [B, T]."""
     return pad_sequence(list(values), batch_first=True)
 
 
 def _plan(objective: Objective, batch: TokenBatch, generator: torch.Generator) -> Terms:
-    """Terms for a trainer that takes the mean itself: every token counts 1."""
+    """Plan for a trainer that takes the mean itself: every token has weight 1."""
     ones = batch.mask.to(batch.logp.dtype)
     return objective.plan(batch, generator, scale=ones, mean=ones)
 
@@ -56,15 +56,15 @@ def _plan(objective: Objective, batch: TokenBatch, generator: torch.Generator) -
 def tinker_loss(objective: Objective, seed: int = 0) -> Loss:
     """The loss function of tinker's `forward_backward_custom`.
 
-    The client gets the whole batch, so that plan and loss are exact. Each datum's `loss_fn_inputs`
-    has, as tinker-cookbook makes them: `target_tokens` [n], `logprobs` [n] of the sampler, `mask`
-    [n]; and either `advantages` [n], or `reward` [1] and `group` [1], from which the objective
-    estimates them.
+    The client gets the whole batch, so plan and loss are exact. Each datum's `loss_fn_inputs` has
+    tinker-cookbook's `target_tokens` [n], the sampler's `logprobs` [n] and `mask` [n]. It also has
+    `advantages` [n], or else `reward` [1] and `group` [1], from which the objective estimates the
+    advantages.
 
     Args:
-        objective: `make_objective(...)`. Its controllers are yours to move: `objective.observe`
+        objective: `make_objective(...)`. You update its controllers: call `objective.observe`
             with `sampled_entropy(data)`.
-        seed: of random selections.
+        seed: for random selections.
 
     Returns:
         A function (data, logprobs) -> (loss, metrics).
@@ -99,7 +99,7 @@ def tinker_loss(objective: Objective, seed: int = 0) -> Loss:
         if A is None:
             batch = objective.compute_advantages(batch)
         out = objective.loss(objective.prepare(batch), generator=generator)
-        # tinker asks for a gradient of every tensor, also of a rollout without a trained token
+        # tinker wants a gradient of every tensor, even of a rollout without trained tokens
         total = out.loss + sum(0 * row.sum() for row in logprobs)
         return total, {key: float(value) for key, value in out.metrics.items()}
 
@@ -110,7 +110,7 @@ def sampled_entropy(data: list[Any]) -> float:
     """Mean of -log p of the sampled tokens, nats: an unbiased estimate of their mean entropy.
 
     Args:
-        data: tinker's, with `logprobs` and `mask`.
+        data: tinker's batch, with `logprobs` and `mask`.
     """
     total, count = 0.0, 0.0
     for datum in data:
@@ -121,10 +121,10 @@ def sampled_entropy(data: list[Any]) -> float:
 
 
 def slime_advantages(objective: Objective) -> Callable[[Namespace, dict[str, Any]], None]:
-    """The advantage function of slime: rewards, as slime has normalized them, edited by methods.
+    """The advantage function of slime: slime's normalized rewards, edited by the methods.
 
-    It is called once per rank and rollout batch, and fills `advantages` and `returns` of
-    `rollout_data`, a tensor [n] each.
+    It is called once per rank and rollout batch. It fills `advantages` and `returns` of
+    `rollout_data`, one tensor [n] per rollout.
     """
     editing = [each for each in objective.chain() if type(each[1]).prepare is not Method.prepare]
     edits = Objective(
@@ -149,14 +149,14 @@ def slime_advantages(objective: Objective) -> Callable[[Namespace, dict[str, Any
 def slime_loss(objective: Objective, seed: int = 0) -> Callable[..., Any]:
     """The loss function of slime's `custom_loss`.
 
-    Logits arrive, so that entropies are exact and carry a gradient. Methods choose among the tokens
-    of a micro-batch, not of the whole minibatch. The mean is slime's: `sum_of_sample_mean`.
+    The hook receives logits, so entropies are exact and have a gradient. Methods select tokens
+    within a micro-batch, not within the whole minibatch. The mean is slime's `sum_of_sample_mean`.
 
     Returns:
         A function (args, batch, logits, sum_of_sample_mean) -> (loss, metrics).
 
     Raises:
-        ValueError: a method needs what does not arrive.
+        ValueError: a method needs a field that the hook does not receive.
     """
     _check(objective, "slime_loss", ("entropy", "ref_logp"))
     generator = torch.Generator().manual_seed(seed)
@@ -168,7 +168,7 @@ def slime_loss(objective: Objective, seed: int = 0) -> Callable[..., Any]:
 
         if getattr(args, "context_parallel_size", 1) > 1:
             raise ValueError("slime_loss: context_parallel_size must be 1: rollouts must be whole")
-        # slime gives entropy a gradient where this is not 0, and uses it nowhere else here
+        # slime computes the entropy's gradient if this is not 0, and does not use it elsewhere here
         own = Namespace(**vars(args) | {"entropy_coef": 1.0})
         _, found = slime.get_log_probs_and_entropy(
             logits, args=own, unconcat_tokens=batch["unconcat_tokens"],
@@ -202,23 +202,23 @@ def slime_loss(objective: Objective, seed: int = 0) -> Callable[..., Any]:
 
 @dataclass
 class Outputs:
-    """What prime-rl reads of a loss: `loss` [] summed over tokens, and `metrics`."""
+    """prime-rl's return type of a loss: `loss` [] summed over tokens, and `metrics`."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
 
 
 def prime_rl_loss(inputs: Any, *, method: Any, **params: Any) -> Outputs:
-    """The custom loss of prime-rl, one sequence at a time; it divides by the tokens of the step.
+    """The custom loss of prime-rl for one sequence; prime-rl divides by the tokens of the step.
 
     Args:
         inputs: prime-rl's `LossInputs`: trainer_logprobs, inference_logprobs, advantages,
             loss_mask [n], ref_logprobs and loss_weights [n] or None.
-        method: what `make_objective` takes; with `params` the `kwargs` of [trainer.loss].
-        **params: of one named method.
+        method: as for `make_objective`; `method` and `params` are the `kwargs` of [trainer.loss].
+        **params: parameters of one named method.
 
     Raises:
-        ValueError: a method needs entropies, or decides on more than a rollout's own tokens.
+        ValueError: a method needs entropies, or uses more than a rollout's own tokens.
     """
     objective = _local(json.dumps([method, params], sort_keys=True))
     ref, weights = inputs.ref_logprobs, inputs.loss_weights
@@ -233,13 +233,13 @@ def prime_rl_loss(inputs: Any, *, method: Any, **params: Any) -> Outputs:
     count = inputs.loss_mask.sum().clamp(min=1)
     names = ("kl/old_new", "ratio/mean", "clip/high", "clip/low")
     figures = {name: out.metrics[name] for name in names if name in out.metrics}
-    figures["loss/policy"] = out.metrics["loss/policy"] / count  # a mean, as prime-rl's own are
+    figures["loss/policy"] = out.metrics["loss/policy"] / count  # a mean, as in prime-rl
     return Outputs(per_token.sum(), figures)
 
 
 @functools.cache
 def _local(spec: str) -> Objective:
-    """The objective, if every rollout can be planned alone."""
+    """Return the objective; raise unless it can plan every rollout alone."""
     method, params = json.loads(spec)
     objective = make_objective(method, **params)
     _check(objective, "prime_rl_loss", ("ref_logp",))
@@ -254,8 +254,8 @@ def _local(spec: str) -> Objective:
 
 @torch.no_grad()
 def per_rollout(objective: Objective) -> bool:
-    """Whether an objective decides on each rollout by its own tokens: tried on made-up ones."""
-    g, B, T = torch.Generator().manual_seed(0), 32, 512  # enough for shares of 2e-4
+    """Whether an objective plans each rollout from its own tokens; tested on synthetic rollouts."""
+    g, B, T = torch.Generator().manual_seed(0), 32, 512  # enough to detect shares of 2e-4
     old, A = -8 * torch.rand(B, T, generator=g).square() - 0.1, torch.randn(B, generator=g)
     now = -(old + 0.3 * torch.randn(B, T, generator=g)).abs()
     batch = TokenBatch(

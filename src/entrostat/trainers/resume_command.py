@@ -1,4 +1,4 @@
-"""How a user goes on with a run that has stopped."""
+"""The command that resumes a stopped run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .verl.config import code_in_verl
 def resume_command(
     config: TrainConfig, python: str | None = None, ray_address: str | None = None
 ) -> str:
-    """The command, with what the run directory does not hold; `output` of `config` is set."""
+    """Build the command, with options that the run directory lacks; needs `config.output`."""
     words = ["entrostat", "train", "--resume", config.output]
     if code_in(dataclasses.asdict(config)) or code_in_verl(config.verl):
         words.append("--trust-code")

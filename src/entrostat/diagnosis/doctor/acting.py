@@ -29,7 +29,7 @@ from .cut import cut_culprit, first
 from .subject import NO_SIGNAL, Subject
 
 PIECES = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # relative, of a gradient: float32 leaves 1e-6
-GATE = 0.5  # share of the first entropy: GRPO ends at .46 of it after the demo's 150 iterations
+GATE = 0.5  # share of the first entropy: GRPO ends at .42 of it after the demo's 150 iterations
 TRIES = 64  # draws of a random selection: Clip-Cov's share of 2e-4 selects no token in most draws
 SLOW = 10.0  # times the run's iterations: one iteration's change gives only the order of magnitude
 STILL = 1e-5  # of the entropy: rounding error of the difference between the two ends

@@ -1,7 +1,7 @@
-"""Runs of other trainers, read as ours: `read("outputs/checkpoint-500")`, `read_all("outputs")`.
+"""Read runs of other trainers as `Run`: `read("outputs/checkpoint-500")`, `read_all("outputs")`.
 
-`names` has the names of every trainer's quantities, `source` how a file is read safely, `rows`
-which lines are of one run; one file a format. Formats are told by what is in the files.
+`names` maps every trainer's metric names to ours, `source` reads files safely, and `rows` assigns
+lines to runs. Each format has one file. The contents of a file decide its format.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ FORMATS: dict[str, str] = {
 def read(
     path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
 ) -> Run:
-    """Read a run that any known trainer left; of several the longest, with a note on the others.
+    """Read a run of any known trainer; of several, the longest, with a note on the others.
 
     Args:
         path: a file or a directory.
-        format: a key of `FORMATS`; None tells it by the contents.
+        format: a key of `FORMATS`; None detects it from the contents.
         columns: for tables, the source's names of "step", "entropy" and "score", any of them.
 
     Returns:
         the run; `frame()` has its metrics. Exact entropies are `entropy/exact`, sampled ones
-        `entropy/nll`, others `entropy/logged`: `entropy_is` says which. `notes` and `problems` say
-        what is missing or could not be read.
+        `entropy/nll`, others `entropy/logged`; `entropy_is` names the kind. `notes` and `problems`
+        list what is missing or could not be read.
 
     Raises:
-        ValueError: nothing in it can be read, or an argument is wrong; one line.
+        ValueError: nothing could be read, or an argument is wrong; the message is one line.
     """
     runs, skipped = read_all(path, format, columns)
     run = max(runs, key=lambda each: len(each.metrics))
@@ -63,10 +63,10 @@ def read(
 def read_all(
     path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
 ) -> tuple[list[Run], tuple[str, ...]]:
-    """Read every run that lies in a file or a directory; arguments and errors as of `read`.
+    """Read every run in a file or a directory; arguments and errors as for `read`.
 
     Returns:
-        the runs, at least one, each under a name of its own; a sentence for each that has no steps
+        the runs, at least one, each under a unique name; a sentence for each run that has no steps
         or cannot be read.
     """
     columns = dict(columns or {})
@@ -83,7 +83,7 @@ def read_all(
             raise ValueError(f"{str(path)!r} is neither a file nor a directory")
         ours, skipped = _ours(path, format) if format in (None, "entrostat") else ([], [])
         found = Found(path, format, given, [run.path for run in ours])
-        # what else a study has is about its runs
+        # other files of a study describe its runs
         runs, more = ([], []) if ours and places.is_study(path) else found.runs()
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -109,7 +109,7 @@ def read_all(
 
 
 def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
-    """Runs of entrostat at or under a path, and why others cannot be read."""
+    """Read entrostat's own runs at or under a path; also return why others cannot be read."""
     one, note = True, tuple[str, ...]()
     if path.is_file():
         own = path.name == "metrics.jsonl" and places.is_run(path.parent)
@@ -119,7 +119,7 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
     elif places.is_run(path):
         folders = [path]
     elif format is None and trl.states(path):
-        # the one run directory that EntropyGRPOTrainer left in TRL's output directory
+        # EntropyGRPOTrainer may have left one run directory in TRL's output directory
         output = path.resolve()
         output = output.parent if output.name.startswith("checkpoint-") else output
         beside = [p.parent for p in output.glob("*/metrics.jsonl") if places.is_run(p.parent)]
@@ -128,7 +128,7 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
         note = tuple(f"Read from {clean(folder.name)}/, {has}." for folder in folders)
     else:
         logs = (file for file in places.walk(path, Given(path)) if file.name == "metrics.jsonl")
-        # a study's runs are links, which no walk follows
+        # a study links to its runs, and the walk follows no links
         some = places.runs_in(path) if places.is_study(path) else [file.parent for file in logs]
         folders, one = list(filter(places.is_run, some)), False
     runs, skipped = [], []

@@ -1,4 +1,4 @@
-"""The forms of a table: CSV, Markdown, HTML, JSON, a series a file, a console's figures."""
+"""Read the forms of a table: CSV, Markdown, HTML, JSON, one series per file, console output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .names import complete, flatten, guess
 from .source import TENSORBOARD, Given, clean, document, head_of, lines, number, records, step_of
 
 HEADER_WITHIN = 50  # lines
-PREAMBLE = 50_000  # lines of a console before its first figures
-LONGEST = 20_000  # characters of a console's line that is read for figures
+PREAMBLE = 50_000  # lines of console output before its first metrics
+LONGEST = 20_000  # characters of the longest console line that is searched for metrics
 _LONG = ("tag", "metric", "metric_name", "key", "name", "variable")  # columns of a metric's name
 _DECIMAL = re.compile(r"^(-?\d+),(\d+)$")
 
 
 class Cells(NamedTuple):
-    """Cells of a row by their columns' names, and the title of their table where it has one."""
+    """Cells of a row by column name, and the title of their table if it has one."""
 
     line: int
     values: dict[str, Any]
@@ -32,12 +32,12 @@ Titled = tuple[int, list[str] | None, str]  # a line's cells, None where a table
 
 
 def rows_in(path: Path, given: Given) -> Iterator[Cells]:
-    """Rows of a file of any form, names and values of a long table as columns."""
+    """Yield the rows of a file of any form; a long table becomes one column per metric."""
     head = head_of(path, PREAMBLE)
     first = next((text.lstrip() for text in head if text.strip()), "")
     if any("<table" in text.lower() or "<tr" in text.lower() for text in head):
         yield from _under_headers(_html(document(path, given)), given)
-    elif mlflow(path) is not None:  # time, value and step in each line
+    elif mlflow(path) is not None:  # each line holds time, value and step
         cells = ((count, text.split()) for count, text, _ in lines(path, given) if text.strip())
         tag = _tag(path, given)
         yield from (Cells(n, {"step": c[2], tag: c[1]}) for n, c in cells if len(c) == 3)
@@ -67,7 +67,7 @@ def is_record(record: Mapping[str, Any]) -> bool:
 
 
 def _widened(values: dict[str, Any]) -> dict[str, Any]:
-    """A row of name and value, as exports in the long form have it, as a column of that name."""
+    """Turn a long-form row (name, value) into a row with a column of that name."""
     plain = {name.lower(): name for name in values}
     name = next((plain[each] for each in _LONG if each in plain), None)
     if name is None or "value" not in plain or not isinstance(values[name], str):
@@ -77,9 +77,9 @@ def _widened(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
-    """Line, delimiter and names of a CSV's header; None where there is none in the first lines.
+    """Return line, delimiter and names of a CSV header; None if the first lines contain none.
 
-    A header that lacks columns is taken where a row of as many cells, mostly numbers, follows it.
+    An incomplete header is accepted if the next row has as many cells and most are numbers.
     """
     head = enumerate(head_of(path, HEADER_WITHIN), 1)
     plain = [(n, text) for n, text in head if text.lstrip()[:1] not in ("{", "[", "|", "<")]
@@ -102,12 +102,12 @@ def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
 
 
 def _split(text: str, delimiter: str) -> list[str]:
-    """Cells of a line; blanks may align them, and a comma may be the decimal point."""
+    """Split a line into cells; spaces may align them, and a comma may be the decimal point."""
     if delimiter == " ":
         return text.split()
     try:
         row = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
-    except csv.Error:  # a cell of more characters than the module reads
+    except csv.Error:  # a cell longer than the csv module reads
         return []
     cells = [cell.strip() for cell in row]
     return cells if delimiter == "," else [_DECIMAL.sub(r"\1.\2", cell) for cell in cells]
@@ -118,7 +118,7 @@ def _is_series(names: Iterable[str]) -> bool:
 
 
 def _tag(path: Path, given: Given) -> str:
-    """What the only series of a file is called, by the file's name, which has "_" for "/"."""
+    """Name the only series of a file by the file's name, in which "_" stands for "/"."""
     if "Value" in given.columns.values():
         return "Value"
     if (run := mlflow(path)) is not None:
@@ -128,7 +128,7 @@ def _tag(path: Path, given: Given) -> str:
 
 
 def mlflow(path: Path) -> Path | None:
-    """The run's directory of a metric of MLflow's file store; None for another file."""
+    """Return the run directory of a metric file in MLflow's file store; None for another file."""
     runs = (up.parent for up in path.parents if up.name == "metrics")
     return next((run for run in runs if (run / "meta.yaml").is_file()), None)
 
@@ -147,7 +147,7 @@ def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterato
             continue
         row = _split(text, delimiter)
         if delimiter == " " and len(row) == len(names) + 1:
-            del row[0]  # the index of a frame that was printed
+            del row[0]  # the index of a printed data frame
         if len(row) != len(names):
             given.problem(path, count, f"{len(row)} cells where the header has {len(names)}")
             continue
@@ -192,7 +192,7 @@ def _html(text: str) -> Iterator[Titled]:
 
 
 def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
-    """Cells under the names of their table; tables without a step and figures are passed over."""
+    """Yield cells under their table's column names; skip tables without a step and a metric."""
     names: list[str] | None = None
     for count, row, title in rows:
         if row is None:
@@ -215,11 +215,11 @@ _FIGURE = re.compile(
     rf"(?P<value>{_VALUE})(?=$|[\s%/);\]a-zA-Z]|,(?!\d))[^\s,;]*"
 )
 _PAIR = re.compile(rf"([A-Za-z][\w./@-]*)[=:]({_VALUE})(?=$|[\s;|\]]|,(?!\d))")
-_OF = re.compile(rf"(?:^|\|)\s*\[?\s*({_COUNT})/{_COUNT}\s*\]?(?=[\s:,])")  # 12/100 figures
+_OF = re.compile(rf"(?:^|\|)\s*\[?\s*({_COUNT})/{_COUNT}\s*\]?(?=[\s:,])")  # 12/100 metrics
 _GROUP = re.compile(r"\s*(?:[-•*] )?([\w./-]{1,60}):\s*")
 _WHO = re.compile(r"^\(\S+ pid=[^)]*\) ?")
 _OTHER = re.compile(r"\s*(?:\{\s*\"|\[\s*(?:[\[{\"]|[-+\d.eE]+,(?![\d,]+/))|[|<│])")  # JSON, tables
-BLOCKS = 3  # steps that a console in blocks has to have
+BLOCKS = 3  # steps that block-wise console output must have
 
 
 def is_line(text: str) -> bool:
@@ -230,7 +230,7 @@ def is_line(text: str) -> bool:
 
 
 def _figures(text: str) -> dict[str, Any]:
-    """Figures of a line: `name: value`, `name=value`, a dictionary, a table's row."""
+    """Metrics of a line: `name: value`, `name=value`, a dictionary, or a table row."""
     found: dict[str, Any] = {}
     at = [*_AT.finditer(text)]
     if at:
@@ -254,19 +254,19 @@ def _figures(text: str) -> dict[str, Any]:
 
 
 def _blocks(path: Path, given: Given) -> Iterator[Cells]:
-    """Rows of a console that names a step in one line and its figures in the next ones.
+    """Rows of a console that prints a step on one line and its metrics on the next lines.
 
-    A name that a step has twice with different values is no figure of the step.
+    A name that occurs twice in a step with different values is dropped.
     """
     rows: list[Cells] = []
     twice, named = set[str](), False
-    above: list[tuple[int, str]] = []  # indent and name of the groups that a line stands in
+    above: list[tuple[int, str]] = []  # indent and name of the groups that enclose a line
     for count, text, _ in lines(path, given):
         text = _WHO.sub("", text)[:LONGEST]
         figures = _figures(text)
         step = figures.pop("step", None)
         named |= step is not None
-        if not named and (name := guess(figures, {}).get("step")):  # a row of a table that has it
+        if not named and (name := guess(figures, {}).get("step")):  # a table row with the step
             step = figures.pop(name)
         if step is not None:
             if not rows or rows[-1].values["step"] != step:

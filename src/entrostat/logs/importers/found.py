@@ -1,4 +1,4 @@
-"""Which files of a path are logs, of which format by their contents, and the runs they are of."""
+"""Find log files under a path, detect their formats by content, and read them into runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .rows import Group, Row, groups_of, pieces_of
 from .source import BROKEN, Given, UnreadableError, clean, lines, opener_of, parse, step_of
 from .steps import Dumped, Rollout, reader_of
 
-# In the order in which formats are told. A reader has `scan`, `run_of`
-# where it is one trainer's, and tells files by first bytes, a line or an object (`RECORDS`).
+# In order of detection. A reader has `scan`, `run_of` if it belongs to one trainer, and detects
+# files by first bytes, a line or an object (`RECORDS`).
 READERS: dict[str, Any] = {
     "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb,
     "tensorboard": tensorboard, "table": table,
@@ -26,11 +26,11 @@ _FILES, _LINES = (
     [(name, getattr(reader, tells)) for name, reader in READERS.items() if hasattr(reader, tells)]
     for tells in ("is_file", "is_line")
 )
-# what any trainer may have written, and the tracker that it is read through
+# formats that any trainer may have written, and the tracker behind each
 _ANYONES = {"table": "", "verl": "", "wandb": "W&B", "tensorboard": "TensorBoard"}
 _NAMED = {"TRL": trl, "ms-swift": trl, "veRL": verl}
 _HEAD = 64 * 1024
-_VOTES = 5  # lines that must speak for a format, unless the file is shorter
+_VOTES = 5  # lines that must match a format, unless the file is shorter
 _UNSUPPORTED = {
     b"\x28\xb5\x2f\xfd": "Zstandard, which is not supported: unpack it first",
     b"PAR1": "Parquet, which is not supported (it needs pyarrow): export CSV or JSONL",
@@ -41,7 +41,7 @@ _LOGS = {".log", ".out", ".err", ".jsonl"}
 
 
 def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
-    """Format of a text file by its contents; None where no format fits."""
+    """Detect the format of a text file by its contents; None if no format fits."""
     quiet = Given(path, columns or {})
     votes: Counter[str | None] = Counter()
     head = ""
@@ -53,7 +53,7 @@ def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
             break
     if path.name == trl.STATE or trl.is_document(head):
         return "trl"
-    # a table fits most of what is an object: the others come first
+    # most objects also fit a table, so the other formats come first
     best = max((name for name in READERS if name != "table"), key=votes.__getitem__)
     if votes[best] and votes[best] >= 0.1 * votes["table"]:
         return best
@@ -108,12 +108,12 @@ def _nearest(path: Path) -> str:
 
 
 class Found:
-    """Files of a path by format, read into the runs that they are of."""
+    """Files of a path by format, and the runs read from them."""
 
     def __init__(self, path: Path, format: str | None, given: Given, ours: Sequence[Path]) -> None:
         self.root, self.given = path, given
         self.by_format: dict[str, list[Path]] = defaultdict(list)
-        self.left: dict[str, list[Path]] = defaultdict(list)  # of a format that is not read
+        self.left: dict[str, list[Path]] = defaultdict(list)  # files of formats that are not read
         self.others, self.pickles = list[Path](), list[Path]()
         self.refused, self.skipped = list[str](), list[str]()  # reasons
         for file in [path] if path.is_file() else walk(path, given):
@@ -154,11 +154,11 @@ class Found:
         return found if format in (None, found) else None
 
     def _leave_out(self) -> None:
-        """Leave out a tracker's files and tables beside or above a better format's: the same run.
+        """Leave out tracker files and tables beside or above a better format: they log that run.
 
-        Logs of two trainers are of two runs.
+        Logs of two trainers belong to two runs.
         """
-        # of a run of W&B's its log alone: the console and the summary beside it say less
+        # of a W&B run, only its log: the console and summary beside it contain less
         logged = {_home(file) for file in self.by_format["wandb"] if file.suffix == ".wandb"}
         better: list[Path] = []
         for name in READERS:
@@ -172,12 +172,12 @@ class Found:
             better += map(_home, files)
 
     def runs(self) -> tuple[list[Run], list[str]]:
-        """The runs, each under its own name, and what was skipped."""
+        """Return the runs, each under its own name, and what was skipped."""
         made: list[tuple[Group, Run]] = []
         kinds = {file.suffix for files in self.by_format.values() for file in files} & _LOGS
         for file in [file for file in self.others if file.suffix in kinds]:
             self.others.remove(file)
-            self._skip(file, "no step is logged")  # a run that ended at once
+            self._skip(file, "no step is logged")  # a run that ended before its first step
         for name in READERS:
             files = self.by_format.get(name, [])
             groups, dumps = self._scanned(name, files)
@@ -207,7 +207,7 @@ class Found:
         scanned: Iterable[tuple[Path, Iterable[Row | Rollout]]]
         if name == "trl":
             scanned = _newest_states(files, self.given).items()
-        elif name == "tensorboard":  # oldest first: what a restarted run logged later counts
+        elif name == "tensorboard":  # oldest first: values that a restarted run logged later win
             ordered = sorted(files, key=lambda p: (p.stat().st_mtime, str(p)))
             scanned = [(files[0], tensorboard.scan(ordered, self.given))] if files else []
         else:
@@ -257,7 +257,7 @@ class Found:
         return replace(found, source=source.removeprefix("a table through "))
 
     def _named(self, made: Sequence[tuple[Group, Run]]) -> list[Run]:
-        """Runs under names that tell them apart; the first has the notes on other files."""
+        """Give runs unique names; the first run gets the notes on other files."""
         runs = [run for _, run in made]
         (group, run), *more = made
         if more:
@@ -279,7 +279,7 @@ class Found:
         return [replace(runs[0], notes=(*runs[0].notes, *notes)), *runs[1:]]
 
     def _name(self, group: Group, run: Run, made: Sequence[tuple[Group, Run]]) -> str:
-        """What a run's source calls it, else its file or directory."""
+        """Name a run as its source does, else by its file or directory."""
         file = group.sources[0]
         if group.run:
             return _called(group)
@@ -293,16 +293,16 @@ class Found:
 
 
 def _home(file: Path) -> Path:
-    """The directory that stands for a run: of a checkpoint, or of W&B's files, the one above."""
+    """Return the directory that stands for a run: the parent for checkpoints and W&B's `files`."""
     parent = file.parent
-    if (run := forms.mlflow(file)) is not None:  # which has a file a metric
+    if (run := forms.mlflow(file)) is not None:  # MLflow has one file per metric
         return run
     above = parent.name == "files" and "run-" in parent.parent.name
     return parent.parent if above or parent.name.startswith("checkpoint-") else parent
 
 
 def _newest_states(files: Sequence[Path], given: Given) -> dict[Path, list[Row]]:
-    """Rows of TRL's logs, without the states of checkpoints older than the newest that is whole."""
+    """Rows of TRL's logs, without states of checkpoints older than the newest readable one."""
     found = {file: list(trl.scan(file, given)) for file in files if file.name != trl.STATE}
     states: dict[Path, list[Path]] = defaultdict(list)
     for file in files:

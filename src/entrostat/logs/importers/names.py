@@ -1,7 +1,7 @@
-"""Names of quantities and of trainers: one table for every reader and every check.
+"""Names of metrics and trainers: one table for every reader and every check.
 
-A name is compared in a folded form (`fold`): lower case, the run's name that W&B puts before it and
-a leading `train/` dropped, every other mark an underscore.
+Names are compared in a folded form (`fold`): lower case, without W&B's run prefix and a leading
+`train/`, and with every other punctuation mark as an underscore.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-DEPTH = 4  # of nested objects whose names are joined
-KINDS = ("step", "entropy", "score")  # what a user may name the columns of
+DEPTH = 4  # levels of nested objects whose names are joined
+KINDS = ("step", "entropy", "score")  # columns that a user may name
 
-# quantity -> folded names, the most direct first. TRL and ms-swift, veRL (rLLM, ROLL), slime,
+# metric -> folded names, the most direct first. TRL and ms-swift, veRL (rLLM, ROLL), slime,
 # prime-rl, NeMo-RL, AReaL, OpenRLHF, SkyRL, open-instruct, tinker-cookbook
 _ALIASES = {
     "step": """
@@ -70,7 +70,7 @@ _ALIASES = {
         train_tis""",
 }
 ALIASES = {quantity: names.split() for quantity, names in _ALIASES.items()}
-# what every reader renames; other metrics keep their trainer's name
+# metrics that every reader renames; other metrics keep their trainer's name
 OURS = {"reward/mean": "score", "rollout/length_mean": "length", "grad/norm": "gradient"}
 _OTHER = {
     "coef", "coeff", "coefficient", "bonus", "target", "max", "min", "std", "var", "threshold",
@@ -80,9 +80,9 @@ _OTHER = {
 _WORDS = {"entropy": {"entropy", "entropies"}, "score": {"reward", "rewards", "score", "scores"}}
 _MEANS = {"mean", "avg", "average", "total"}
 
-# trainer -> folded names that hardly another one logs; the first with enough of them
+# trainer -> folded names that hardly any other trainer logs; the first trainer with enough matches
 _TELLING = (
-    ("entrostat", r"optim_updates"),  # not under TRL, whose names tell it
+    ("entrostat", r"optim_updates"),  # not under TRL, which TRL's own names reveal
     ("ms-swift", r"global_step_max_steps|train_speed_iter_s|memory_gib|entropy_threshold"),
     ("TRL", r"completions_(mean|max|min)_length|completions_clipped_ratio|completion_length"
             r"|frac_reward_zero_std|clip_ratio_region_mean|reward_std"
@@ -104,7 +104,7 @@ _TELLING = (
 
 
 def flatten(record: Mapping[str, Any], depth: int = DEPTH) -> dict[str, Any]:
-    """Nested objects as names with "/", down to a depth."""
+    """Flatten nested objects to names joined by "/", down to a depth."""
     flat: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict) and depth > 0:
@@ -116,13 +116,13 @@ def flatten(record: Mapping[str, Any], depth: int = DEPTH) -> dict[str, Any]:
 
 
 def bare(name: str) -> str:
-    """A name without the run that W&B puts before it, blanks about "/" and a leading "train/"."""
+    """Strip a name of W&B's run prefix, spaces around "/" and a leading "train/"."""
     name = re.sub(r"\s*/\s*", "/", name.rpartition(" - ")[2].strip())
     return re.sub(r"^((verl|train|stats|metrics)/)+(?=.)", "", name)
 
 
 def fold(name: str) -> str:
-    """The form in which names are compared.
+    """Normalize a name for comparison.
 
     Example:
         >>> fold("run-7 - train/Policy.entropy mean"), fold("_step")
@@ -134,7 +134,7 @@ def fold(name: str) -> str:
 
 
 def folded(names: Iterable[str]) -> dict[str, str]:
-    """Folded name -> the first name that has it."""
+    """Map each folded name to the first name that folds to it."""
     found: dict[str, str] = {}
     for name in names:
         found.setdefault(fold(name), name)
@@ -146,9 +146,9 @@ def find(quantity: str, names: Mapping[str, str]) -> str | None:
 
 
 def renamed(names: Iterable[str], own: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """A source's name -> ours, of each the first alias that is there; what is ours already stays.
+    """Map a source's names to ours, by the first alias present; our own names stay.
 
-    `own` has the folded names of what only one trainer calls so.
+    `own` adds aliases (our name -> folded names) that only one trainer uses.
     """
     names = list(names)
     by_name = folded(names)
@@ -161,7 +161,7 @@ def renamed(names: Iterable[str], own: Mapping[str, Sequence[str]]) -> dict[str,
 
 
 def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
-    """The name of "entropy" or "score", and the candidates where there is none that is surely it.
+    """Return the name of "entropy" or "score", or None and the candidates if no name is certain.
 
     Example:
         >>> choose("entropy", ["step", "policy_entropy_mean", "entropy_coef"])
@@ -172,14 +172,14 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
     names = list(names)
     if (known := find(quantity, folded(names))) is not None:
         return known, []
-    if quantity == "entropy":  # the one tag ".../entropy" among others that mention it
+    if quantity == "entropy":  # the only tag ".../entropy" among names that contain "entropy"
         last = [n for n in names if bare(n).lower().rpartition("/")[2] == "entropy"]
         if len(last) == 1:
             return last[0], []
     words = {name: {*re.split("[_@]", fold(name))} for name in names}
     means = {
         name: len({*fold(name).split("_")} & _MEANS) for name in names
-    }  # mean@4 is of 4 samples
+    }  # mean@4: the mean over 4 samples
     likely = [n for n in words if words[n] & _WORDS[quantity] and not words[n] & _OTHER]
     likely.sort(key=means.__getitem__, reverse=True)
     if len(likely) == 1 or (likely and sum(means[name] > 0 for name in likely) == 1):
@@ -188,9 +188,9 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
 
 
 def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
-    """Which column is which: kind of `KINDS` -> the source's name; kinds not found are absent.
+    """Map each kind of `KINDS` to the source's column name; kinds not found are absent.
 
-    `columns` are the user's choice, kind -> name, exact or in another case.
+    `columns` is the user's choice, kind -> name, exact or in another case.
     """
     names = list(names)
     by_name = folded(names)
@@ -204,23 +204,23 @@ def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def complete(found: Mapping[str, str], columns: Mapping[str, str]) -> bool:
-    """Whether there is a step and an entropy or a score, and all that the user named."""
+    """Whether a step, an entropy or score, and every column that the user named were found."""
     return "step" in found and len(found) > 1 and columns.keys() <= found.keys()
 
 
-_COMMON = ("TRL", "veRL", "slime", "prime-rl", "OpenRLHF")  # others use some of their names
+_COMMON = ("TRL", "veRL", "slime", "prime-rl", "OpenRLHF")  # other trainers share names with these
 
 
 def trainer_of(names: Collection[str], least: int = 1) -> str | None:
-    """The trainer whose names these are; None where that cannot be told.
+    """Return the trainer that uses these names; None if it is not clear.
 
-    `least` of them must be that trainer's, where others use some of its names.
+    A trainer of `_COMMON` must match at least `least` of the names.
     """
     known = {fold(name) for name in names}
     for trainer, pattern in _TELLING:
         told = sum(re.fullmatch(pattern, name) is not None for name in known)
         if trainer == "ms-swift" and not known & {"reward", "reward_std"}:
-            continue  # any trainer of ms-swift logs them
+            continue  # every ms-swift trainer logs the other names
         if trainer == "entrostat" and "entropy_exact" not in known:
             continue
         if told >= (least if trainer in _COMMON else 1):

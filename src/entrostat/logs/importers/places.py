@@ -1,4 +1,4 @@
-"""Where runs lie: what a path that a user names stands for, and the files under it."""
+"""Find runs: what a path given by the user stands for, and the files under it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BINARY = (
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a directory is a run of ours: metrics.jsonl with an iteration in its first line."""
+    """Whether a directory is an entrostat run: the first line of metrics.jsonl has an iteration."""
     path = directory / "metrics.jsonl"
     return path.is_file() and '"iteration"' in first_line(path)[:100_000]
 
@@ -28,7 +28,7 @@ def is_study(directory: Path) -> bool:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The runs within a study's or several studies' directory; what is neither as it is."""
+    """The runs in a study's directory, or in a directory of studies; any other path alone."""
     if not path.is_dir() or _is_one(path):
         return [path]
     studies = [each for each in sorted(path.iterdir()) if is_study(each)]
@@ -44,7 +44,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def walk(root: Path, given: Given) -> Iterator[Path]:
-    """Files under a directory; links to directories are not followed."""
+    """Yield files under a directory without following links to directories."""
     count = 0
     for folder, names, files in os.walk(root):
         depth = len(Path(folder).relative_to(root).parts)

@@ -1,4 +1,4 @@
-"""prime-rl: the trainer's token export, and the annotations that took its place.
+"""prime-rl: the trainer's token export, and the annotations that replaced it.
 
 One JSON object per sequence in three layouts, all from PrimeIntellect-ai/prime-rl:
 
@@ -10,8 +10,8 @@ One JSON object per sequence in three layouts, all from PrimeIntellect-ai/prime-
   "branches": [{"index", "trainer_logprobs", "entropies"}]} in
   `traces/step_N/train/annotations/trainer.jsonl`: no token ids, no rewards.
 
-Entropies are exact, of logits divided by each token's temperature, shifted so that position t has
-those of the distribution that token t was drawn from.
+Entropies are exact, from logits divided by each token's temperature. They are shifted: position t
+has the entropy of the distribution that token t was drawn from.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXPORT = {
 }  # fmt: skip
 EXTRA = ("mismatch_kl", "importance_ratio", "is_masked", "is_masked_high", "is_masked_low")
 FOLDER = re.compile(r"step_(\d{1,15})")
-NOTES = "annotations"  # stand for a run of their own
+NOTES = "annotations"  # annotations form a run of their own
 
 
 def _sequence(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
@@ -67,7 +67,7 @@ def _sequence(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
 
 
 def _branches(path: Path, line: int, record: Mapping[str, Any]) -> list[Rollout]:
-    """An annotation's branches; the step is named by itself or by a folder around the file."""
+    """Return an annotation's branches; the record or a parent folder gives the step."""
     try:
         step = step_of(record["info"]["train"]["trained_at_step"])
     except (LookupError, TypeError):
@@ -82,8 +82,8 @@ def _branches(path: Path, line: int, record: Mapping[str, Any]) -> list[Rollout]
             continue
         length = len(branch["entropies"])
         entropy = column(branch, "entropies", length)
-        # the first position is null in both forms: its value crosses the packing boundary; where
-        # the second is not, nulls do not tell what was trained
+        # the first position is null in both forms, as its value crosses the packing boundary; if
+        # the second is not null, nulls do not mark the untrained tokens
         unmasked = length >= 2 and entropy[1] is not None
         extra = {
             "entropy/logged" if unmasked else "entropy/exact": entropy,
@@ -102,7 +102,7 @@ scan = partial(all_recorded, RECORDS)
 
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
-    """The run of a token export, or of annotations: all is in what was dumped."""
+    """Build the run of a token export or of annotations; all its data comes from the dump."""
     metrics, entropy_is = dumped.metrics() if dumped else [], ENTROPY_IS
     if dumped and dumped.where:
         note = "The token export has ids, not texts; rollouts are grouped by equal prompts."

@@ -1,10 +1,10 @@
-"""Which lines are of one run: steps that fall back begin another, unless a checkpoint explains it.
+"""Assign log lines to runs: decreasing steps begin another run unless a checkpoint explains them.
 
-A file is cut into pieces of rising steps. A piece that begins where a run begins (step 0, 1 or the
-first that is logged) and says something else of the same steps is another run. A piece that begins
-later was resumed from a checkpoint: it is the same run, and where both have a step its values win.
-Files of one directory are joined by the same rule. Files of different directories are of one run
-only where a tracker gives them one name, or where they say the same.
+A file is cut into pieces of increasing steps. A piece that begins like a run (step 0, 1 or the
+first logged step) and has other values at the same steps is another run. A piece that begins later
+was resumed from a checkpoint: it belongs to the same run, and its values win at shared steps. Files
+of one directory are joined by the same rule. Files of different directories belong to one run only
+if a tracker gives them one name, or if their values agree.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from .names import bare
 from .source import finite, number, step_of
 
 SAME, ROUNDED = 1e-3, 6e-5  # relative or absolute: consoles print fewer digits than a file has
-COPIED = 1e-6  # relative: a copy's values differ by less
-DIFFERS = 0.5  # of a metric's values: more differ, and the pieces are of two runs
-ENOUGH = 6  # values that have to be the same for files of two directories to be one run
+COPIED = 1e-6  # relative: the values of a copy differ by less
+DIFFERS = 0.5  # share of a metric's values that may differ; above it, the pieces belong to two runs
+ENOUGH = 6  # equal values that files of two directories need to be one run
 _COMPARED, _COPIES = 40, 4  # steps
 _TELLS = (re.compile("entropy|reward|score", re.I), re.compile("loss|grad|length", re.I))
 
 
 class Row(NamedTuple):
-    """What a source says of a step; `line` is from 1 where there are lines."""
+    """One step as a source logged it; `line` counts from 1 if the source has lines."""
 
     path: Path
     line: int | None
     step: Any
     values: Mapping[str, Any]
     settings: Mapping[str, str] = {}
-    run: str = ""  # what the source calls the run
-    fresh: bool = False  # the source says that a run begins here
+    run: str = ""  # the source's name of the run
+    fresh: bool = False  # the source marks the beginning of a run
 
 
 def averaged(rows: Sequence[Row], step: int) -> Row:
-    """One row of several of a step: of what several have, the mean of the finite numbers."""
+    """Merge several rows of a step: the mean of finite numbers for shared metrics."""
     found: dict[str, list[Any]] = {}
     for row in rows:
         for name, value in row.values.items():
@@ -55,12 +55,12 @@ def averaged(rows: Sequence[Row], step: int) -> Row:
 
 @dataclass
 class Group:
-    """Rows of one run: of a file until its steps fall back, then what is joined to them."""
+    """Rows of one run: one piece of a file, and the pieces joined to it."""
 
     home: Path  # the directory that stands for the run's place
     run: str
     sources: list[Path] = field(default_factory=list)
-    order: tuple[Any, ...] = ()  # of several files
+    order: tuple[Any, ...] = ()  # among several files
     rows: list[Row] = field(default_factory=list)
     known: dict[int, list[Row]] = field(default_factory=dict)  # rows by step
 
@@ -74,7 +74,7 @@ class Group:
 
     @property
     def begins(self) -> bool:
-        """Whether a run begins here: at step 0 or 1, or after as many steps as are between two."""
+        """Whether a run begins here: the first step is at most 1, or at most the smallest gap."""
         gaps = [b - a for a, b in pairwise(sorted(self.known))]
         return bool(self.known) and min(self.known) <= max(1, min(gaps, default=1))
 
@@ -85,9 +85,9 @@ class Group:
         return not piece.begins or not self._compared(piece, SAME, ROUNDED, _COMPARED)[1]
 
     def _compared(self, piece: Group, near: float, least: float, most: int) -> tuple[int, bool]:
-        """How many values both have of the same steps, and whether they are of two runs.
+        """Count values at shared steps, and tell whether they belong to two runs.
 
-        Values are the same within `near` of the larger, or `least`; `most` steps are looked at.
+        Equal means within `near` of the larger, or `least`; at most `most` steps are compared.
         """
         rows = [row for row in piece.rows if step_of(row.step) in self.known]
         counts: dict[str, list[bool]] = {}
@@ -105,7 +105,7 @@ class Group:
 
 
 def _figures(row: Row) -> dict[str, float]:
-    """Values by which two runs are told apart: entropy and score, else what else tells."""
+    """Values that distinguish two runs: entropy, reward, score; else loss, gradient, length."""
     for words in _TELLS:
         told = {k: v for name, v in row.values.items() if words.search(k := bare(name))}
         found = {name: number(value) for name, value in told.items()}
@@ -115,8 +115,8 @@ def _figures(row: Row) -> dict[str, float]:
 
 
 def _counted_on(rows: Iterable[Row]) -> Iterator[Row]:
-    """Rows whose steps rise on where the source counts them anew in each epoch."""
-    latest: dict[str, tuple[int, float, int, int]] = {}  # a run's last step and its epoch
+    """Make steps increase across epochs if the source restarts its count in each epoch."""
+    latest: dict[str, tuple[int, float, int, int]] = {}  # last step and epoch of each run
     for row in rows:
         last, before, added, gap = latest.get(row.run, (-1, math.nan, 0, 1))
         epoch = next((number(v) for k, v in row.values.items() if k.lower() == "epoch"), None)
@@ -131,8 +131,8 @@ def _counted_on(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def pieces_of(rows: Iterable[Row], home: Path, order: tuple[Any, ...] = ()) -> list[Group]:
-    """A file's rows, cut where steps fall back or the source says that a run begins."""
-    open_: dict[str, tuple[Group, int]] = {}  # a run's latest piece and its last step
+    """Cut a file's rows where steps decrease or where the source marks a new run."""
+    open_: dict[str, tuple[Group, int]] = {}  # latest piece of each run, and its last step
     found: list[Group] = []
     for row in _counted_on(rows):
         piece, last = open_.get(row.run, (None, -1))
@@ -151,7 +151,7 @@ def groups_of(pieces: Iterable[Group]) -> list[Group]:
         same = [g for g in groups if g.run == piece.run and piece.sources[0] in g.sources]
         fits = same[-1:] or [g for g in groups if g.run == piece.run or not (g.run and piece.run)]
         fits = [group for group in fits if group.takes(piece)]
-        if len(fits) == 1:  # of several nobody knows which one went on
+        if len(fits) == 1:  # with several candidates, the resumed run is unknown
             fits[0].add(piece.rows)
         else:
             groups.append(piece)

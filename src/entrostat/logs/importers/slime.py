@@ -1,12 +1,12 @@
 """slime: metrics from its console log, and samples that you exported as JSONL.
 
-Read in THUDM/slime. The console has `step 12: {'train/loss': ...}` once per update
+Source: THUDM/slime. The console has `step 12: {'train/loss': ...}` once per update
 (`backends/megatron_utils/model.py`), `rollout 3: {'rollout/raw_reward': ...}` and `perf 3: {...}`
-once per rollout (`data.py`, `ray/rollout.py`). docs/analyze.md says what `train/entropy_loss` is.
+once per rollout (`data.py`, `ray/rollout.py`). docs/analyze.md defines `train/entropy_loss`.
 
-`rollout/zero_std/count_1.0` counts the groups whose rewards are all 1.0, and is left out where
-there are none (`observability/rollout_metrics.py`); of how many groups, only Megatron's list of
-arguments at the start of the console says (`rollout_batch_size ....... 32`).
+`rollout/zero_std/count_1.0` counts the groups whose rewards are all 1.0, and is absent if there
+are none (`observability/rollout_metrics.py`). Only Megatron's list of arguments at the start of the
+console has the number of groups (`rollout_batch_size ....... 32`).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def is_line(text: str) -> bool:
 
 
 def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
-    """Rows of a console, an update's under its rollout, and samples.
+    """Yield console rows, each update under its rollout, and samples.
 
-    A rollout that comes again at once begins a piece: its updates are not those of the first try.
+    A repeated rollout number begins a new piece, so that a first attempt's updates stay apart.
     """
     settings: dict[str, str] = {}
     rollout: int | None = None
@@ -78,7 +78,7 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
 
 
 def _sample(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
-    """A sample as docs/analyze.md exports it: `tokens` has the prompt too, other lists have not."""
+    """Parse a sample (docs/analyze.md): `tokens` includes the prompt, the other lists do not."""
     step = step_of(record.get("rollout_id", record.get("step")))
     length = step_of(record.get("response_lengths", record.get("response_length")))
     ids = token_ids(record["tokens"])
@@ -101,7 +101,7 @@ RECORDS = tuple(
 
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
-    """The run of rows; figures of a rollout's updates are averaged."""
+    """Build the run from rows, averaging the metrics of a rollout's updates."""
     settings = rows[-1].settings if rows else {}
     rollouts, updates = _rollouts_of(rows)
     names = renamed(dict.fromkeys(key for row in rollouts for key in row.values), NAMES)
@@ -129,7 +129,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
 
 
 def _rollouts_of(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """A row per rollout, and the most updates of one; a later try replaces an earlier one."""
+    """One row per rollout, and the largest number of updates; a later attempt wins."""
     tries: dict[int, list[Row]] = {}
     last, updates = -1, 1
     for row in rows:

@@ -1,7 +1,7 @@
-"""Reading a file safely: texts, lines, JSON, single values, and what could not be read.
+"""Read files safely: text, lines, JSON, single values, and a list of problems.
 
-Nothing here trusts a file: lines may be cut, doubled, huge, nested without end or not text at all.
-What cannot be read becomes a `Problem`; nothing is unpickled or evaluated.
+Files are untrusted: lines may be cut, duplicated, huge, deeply nested or not text at all. Anything
+unreadable becomes a `Problem`; nothing is unpickled or evaluated.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any
 from ..run import MOST, Problem
 from .names import complete, flatten, guess
 
-KEPT = 200  # problems that are listed one by one
+KEPT = 200  # problems listed individually
 LINE = 64 * 2**20  # characters of the longest line that is read
 DOCUMENT = 256 * 2**20  # bytes of the largest JSON document that is read at once
-# what a file raises that cannot be read or unpacked
+# exceptions of a file that cannot be read or unpacked
 BROKEN = (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error)
 PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
-# what docker, Kubernetes and cloud collectors put a line of a console into
+# keys under which docker, Kubernetes and cloud collectors wrap a console line
 _WRAPPED = re.compile(r'"(log|message|msg|text|textPayload)"\s*:\s*"')
-TENSORBOARD = ("Wall time", "Step", "Value")  # the columns of what its interface exports
-_HEAD = 64 * 1024  # bytes in which a notebook is told
-# a figure of a printed dictionary
+TENSORBOARD = ("Wall time", "Step", "Value")  # columns of TensorBoard's CSV and JSON exports
+_HEAD = 64 * 1024  # bytes searched to recognise a notebook
+# one metric of a printed dictionary
 PAIR = re.compile(
     r"'([^']{1,200})': '?((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w./%]{1,40})'?(?=[,}])"
 )
@@ -44,18 +44,18 @@ _NUMBER = re.compile(r"(?:np\.|numpy\.)?\w{0,16}\(([^()]{1,64})\)")  # np.float6
 
 @dataclass
 class Given:
-    """What was asked for, and what turned up on the way."""
+    """The user's request, and the problems and notes found while reading."""
 
-    root: Path  # that the user named
-    columns: Mapping[str, str] = field(default_factory=dict)  # the user's, by a key of `KINDS`
+    root: Path  # the path that the user named
+    columns: Mapping[str, str] = field(default_factory=dict)  # by key of `KINDS`
     notes: list[str] = field(default_factory=list)  # sentences for the run
-    kept: list[Problem] = field(default_factory=list)  # `KEPT` of `count` at most
+    kept: list[Problem] = field(default_factory=list)  # at most `KEPT` of the `count` problems
     count: int = 0
     broken: dict[str, int] = field(default_factory=dict)  # as `Run.broken`
     renamed: dict[str, str] = field(default_factory=dict)  # as `Run.renamed`
 
     def short(self, path: Path) -> str:
-        """A file's path under the one that the user named; of that one its name."""
+        """Path relative to the user's path; for the user's path itself, its name."""
         return clean(str(path.relative_to(self.root)) if path != self.root else path.name)
 
     def problem(self, path: Path, line: int | None, reason: str) -> None:
@@ -65,7 +65,7 @@ class Given:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Those kept, by file and line, and how many more there were."""
+        """Return the kept problems by file and line, and the number of further problems."""
         kept = sorted(self.kept, key=lambda p: (p.file, p.line or 0))
         if more := self.count - len(kept):
             kept.append(Problem(clean(self.root.name), None, f"{more} more problems, not listed"))
@@ -73,7 +73,7 @@ class Given:
 
 
 class UnreadableError(ValueError):
-    """A text that is no JSON, with the reason in words."""
+    """The text is not JSON; the message gives the reason."""
 
 
 def parse(text: str) -> Any:
@@ -87,10 +87,10 @@ def parse(text: str) -> Any:
 
 
 def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
-    """Lines of a text, in UTF-8 or (with its mark) UTF-16; of a notebook those of its outputs.
+    """Yield lines of a text in UTF-8 or (with its mark) UTF-16; of a notebook, its outputs.
 
     Yields:
-        the number from 1, the text without its end, NUL and colours, whether the end was there.
+        the number from 1, the text without line end, NUL and colours, whether it had a line end.
     """
     opener = opener_of(path)
     try:
@@ -117,7 +117,7 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
                     with suppress(UnreadableError):
                         record = parse(text)
                         found = guess(flatten(record), {})
-                        if not complete(found, {}):  # else a row with a message
+                        if not complete(found, {}):  # otherwise the row contains a message
                             text, whole = str(record.get(inner[1], text)).rstrip("\n"), True
                 yield count, text, whole
     except BROKEN as error:
@@ -126,7 +126,7 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
 
 
 def _outputs(text: str, path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
-    """Lines of a notebook's outputs: tables, and what was printed."""
+    """Yield the lines of a notebook's outputs: tables and printed text."""
     try:
         found = parse(text)
         outputs = [output for cell in found["cells"] for output in cell.get("outputs", ())]
@@ -141,7 +141,7 @@ def _outputs(text: str, path: Path, given: Given) -> Iterator[tuple[int, str, bo
 
 
 def opener_of(path: Path) -> Callable[..., Any]:
-    """What opens a file: gzip, bzip2 and xz are unpacked on the way."""
+    """Return the function that opens a file; gzip, bzip2 and xz are unpacked."""
     with suppress(OSError), open(path, "rb") as file:
         head = file.read(6)
         return next((how for magic, how in PACKED.items() if head.startswith(magic)), open)
@@ -157,7 +157,7 @@ def first_line(path: Path) -> str:
 
 
 def document(path: Path, given: Given) -> str:
-    """A whole text; empty, with a problem, where it is too large or cannot be read."""
+    """Read a whole text; on failure or excessive size, record a problem and return ""."""
     if path.stat().st_size > DOCUMENT:
         given.problem(path, None, f"larger than {DOCUMENT} bytes: too large for one document")
         return ""
@@ -165,7 +165,7 @@ def document(path: Path, given: Given) -> str:
 
 
 def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line from 1 and object of a file of JSON lines, or of a document that lists objects."""
+    """Yield line (from 1) and object of a JSON-lines file, or of a document that lists objects."""
     stripped = (text.strip() for _, text, _ in lines(path, Given(given.root)))
     first, *more = [*islice((text for text in stripped if text), 2), ""]
     try:
@@ -187,7 +187,7 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def listed(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Place from 1, and object, of a document that lists objects."""
+    """Yield position (from 1) and object of a document that lists objects."""
     text = document(path, given)
     try:
         rows = _rows_of(parse(text))
@@ -202,9 +202,9 @@ def listed(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _rows_of(value: Any) -> Iterable[Any]:
-    """Rows of a document: a list, the lists of steps in it, columns, or one object."""
+    """Rows of a document: a list, its nested lists of steps, columns, or one object."""
     if isinstance(value, list):
-        triples = all(isinstance(row, list) and len(row) == 3 for row in value)  # TensorBoard's
+        triples = all(isinstance(row, list) and len(row) == 3 for row in value)  # TensorBoard
         return [dict(zip(TENSORBOARD, row, strict=True)) for row in value] if triples else value
     if not isinstance(value, dict):
         return [value]
@@ -212,20 +212,20 @@ def _rows_of(value: Any) -> Iterable[Any]:
     tables = {k: v for k, v in columns.items() if v and isinstance(v[0], dict)}
     kinds = {k: guess(flatten(v[0]), {}) for k, v in tables.items()}
     runs = [k for k, found in kinds.items() if complete(found, {})]
-    runs = [k for k in runs if "entropy" in kinds[k]] or runs  # and not evaluations
+    runs = [k for k in runs if "entropy" in kinds[k]] or runs  # others are evaluations
     if len(runs) > 1:
         return [{"run": k, **row} for k in runs for row in tables[k] if isinstance(row, dict)]
     if len(names := runs or [*tables]) == 1:
         return tables[names[0]]
     if len(columns) > 1 and len({len(v) for v in columns.values()}) == 1:
-        if "step" not in guess(columns, {}):  # the rows are counted
+        if "step" not in guess(columns, {}):  # number the rows
             columns = {"step": [*range(1, len(next(iter(columns.values()))) + 1)], **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [value]
 
 
 def _before_fault(text: str) -> Iterator[dict[str, Any]]:
-    """Objects of the first list, up to the one that is cut."""
+    """Yield objects of the first list up to the damaged one."""
     decoder, start = json.JSONDecoder(), text.find("[") + 1 or len(text)
     while start < len(text):
         if text[start] in " \t\r\n,":
@@ -240,7 +240,7 @@ def _before_fault(text: str) -> Iterator[dict[str, Any]]:
 
 
 def number(value: Any) -> float | None:
-    """A number, or a text that is one, as a float; it may be nan or inf. None for the rest."""
+    """Convert a number or numeric text to float, possibly nan or inf; None for anything else."""
     scale = 1.0
     if isinstance(value, str):
         text = value.partition("±")[0].strip()
@@ -257,7 +257,7 @@ def number(value: Any) -> float | None:
 
 
 def step_of(value: Any) -> int | None:
-    """A step: a whole number from 0, also of "1,240/9,600"; None for anything else."""
+    """Parse a step, an integer of at least 0, also from "1,240/9,600"; None for anything else."""
     found = number(_THOUSANDS.sub("", value.partition("/")[0]) if isinstance(value, str) else value)
     known = found is not None and found.is_integer() and 0 <= found < MOST
     return int(found) if found is not None and known else None
@@ -268,7 +268,7 @@ def clean(text: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A value for an error message: one line, a few characters."""
+    """Format a value for an error message: one line, at most 40 characters."""
     if isinstance(value, list | dict):
         return f"of type {type(value).__name__}"
     text = ascii(value)

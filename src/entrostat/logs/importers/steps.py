@@ -1,4 +1,4 @@
-"""What the formats come to: a log of steps, sequences of tokens, and the run that they make."""
+"""Common output of all formats: a log of steps, token sequences, and the run built from them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WORDS = {"true", "false", "none", "null", ""}
 
 
 def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One object per step, sorted, from the rows of a run in any order; problems go to `given`.
+    """Build one object per step, sorted, from a run's rows in any order; problems go to `given`.
 
-    Rows of one step are joined (an evaluation, say, or a second file of the same run); of a metric
-    that a step has twice the later value counts. `names` has the source's name -> ours.
+    Rows of one step are merged (an evaluation, say, or a second file of the same run). For a metric
+    that occurs twice in a step, the later value wins. `names` maps the source's names to ours.
     """
     given.renamed = {**names}
     found: dict[int, dict[str, float]] = {}
@@ -107,12 +107,12 @@ def finish(
 
 @dataclass
 class Rollout:
-    """One sequence of another trainer's dump; lists are as long as `tokens`, None is unknown."""
+    """One sequence of another trainer's dump; lists are as long as `tokens`, None means unknown."""
 
     path: Path
     step: int
-    reward: float = math.nan  # where it is unknown
-    group: Hashable = None  # of a prompt; None where nothing can be shown of its rollouts
+    reward: float = math.nan  # NaN if unknown
+    group: Hashable = None  # the prompt's group; None if the rollout cannot be displayed
     prompt: str = ""
     completion: str = ""
     tokens: Sequence[int] = ()
@@ -120,16 +120,16 @@ class Rollout:
     sampler_logp: Sequence[float | None] = ()
     entropy: Sequence[float | None] = ()
     advantage: Sequence[float | None] = ()
-    extra: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # for the means
-    run: str = ""  # what the source calls the run
+    extra: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # averaged too
+    run: str = ""  # the source's name of the run
 
 
-# keys and their types, and what reads an object that has them
+# required keys and their types, and the function that reads such an object
 Records = Sequence[tuple[Mapping[str, type], Callable[[Path, int, Any], Any]]]
 
 
 def reader_of(records: Records, record: Any) -> Callable[[Path, int, Any], Any] | None:
-    """What reads a JSON object: the first of `records` whose keys it has, of these types."""
+    """Return the reader of a JSON object: the first of `records` whose keys and types match."""
     for keys, read in records:
         if isinstance(record, dict) and all(
             key in record and isinstance(record[key], kind) for key, kind in keys.items()
@@ -141,7 +141,7 @@ def reader_of(records: Records, record: Any) -> Callable[[Path, int, Any], Any] 
 def recorded(
     records: Records, given: Given, path: Path, line: int, text: str
 ) -> Iterator[Row | Rollout]:
-    """What a line of JSON says; a problem where it cannot be read."""
+    """Parse one JSON line; record a problem if it cannot be read."""
     try:
         record = parse(text)
         if (read := reader_of(records, record)) is None:
@@ -162,7 +162,7 @@ def all_recorded(records: Records, path: Path, given: Given) -> Iterator[Row | R
 def trained(
     record: Mapping[str, Any], ids: Sequence[int], mask: Sequence[Any], names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Of a record, the tokens at mask 1 and their values in the lists of `names` (ours, theirs)."""
+    """A record's tokens at mask 1, and their values in the lists of `names` (ours, theirs)."""
     lists = {"tokens": ids} | {
         name: column(record, theirs, len(ids)) for name, theirs in names.items()
     }
@@ -173,7 +173,7 @@ def trained(
 
 
 def column(record: Mapping[str, Any], key: str, length: int) -> list[float | None]:
-    """[length] numbers of a record's list; None where it has none, or not that many."""
+    """Return a record's list as [length] numbers; all None if absent or of another length."""
     values = record.get(key)
     if not isinstance(values, list) or len(values) != length:
         return [None] * length
@@ -190,7 +190,7 @@ def token_ids(values: Any) -> list[int]:
 
 
 class Dumped:
-    """Rollouts of one run's dumps: their means by step, and the files, which `scan` reads."""
+    """Rollouts of one run's dumps: means by step, and the files that `scan` reads."""
 
     def __init__(self, run: str, scan: Callable[[Path, Given], Iterable[Row | Rollout]]) -> None:
         self.run, self.scan = run, scan
@@ -198,7 +198,7 @@ class Dumped:
         self.where: dict[int, dict[Path, None]] = defaultdict(dict)
 
     def add(self, rollout: Rollout) -> None:
-        """Count a rollout; what is unknown or not finite does not count."""
+        """Add a rollout to the means; unknown and non-finite values are skipped."""
         told: dict[str, Sequence[float | None]] = {"reward/mean": [rollout.reward]}
         if rollout.tokens:
             told["rollout/length_mean"] = [float(len(rollout.tokens))]
@@ -219,7 +219,7 @@ class Dumped:
         ]
 
     def readers(self, root: Path) -> dict[int, Callable[[], Rollouts]]:
-        """What reads the rollouts of each step; ValueError where they have gone or changed."""
+        """Map steps to rollout loaders; they raise ValueError if the files are gone or changed."""
         return {step: partial(self._read, root, step) for step in sorted(self.where)}
 
     def _read(self, root: Path, step: int) -> Rollouts:

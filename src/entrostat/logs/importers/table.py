@@ -1,8 +1,8 @@
-"""Any table: CSV, JSON lines or a JSON list, Markdown, HTML, a notebook, and a console's figures.
+"""Read any table: CSV, JSON lines or list, Markdown, HTML, a notebook, and console output.
 
-A table has columns for step, entropy, score (`names`); `columns` names them instead. Whose figures
-they are the names say: what is TRL's or veRL's is read as theirs. Which entropy another table has
-cannot be known from it, unless the column has one of our own names.
+A table has columns for step, entropy and score (`names`); `columns` overrides their names. Tables
+with TRL's or veRL's metric names are read as those formats. For any other table the kind of entropy
+is unknown, unless the column has one of our own names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .rows import Row
 from .source import Given, clean, number, short, step_of
 from .steps import finish, metrics_of
 
-PEEK = 1000  # rows in which a file's columns are looked for: an early row may lack one
+PEEK = 1000  # rows searched for a file's columns: an early row may lack one
 RUN_NAMES = {
     "run", "run_id", "run_name", "experiment", "experiment_name", "exp_name", "seed", "dir_name",
 }  # fmt: skip
@@ -48,7 +48,7 @@ def found_in(path: Path, given: Given) -> bool:
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
-    """Rows of a table; those of several runs under the names that the source gives them.
+    """Yield rows of a table, each under the source's name of its run.
 
     Raises:
         ValueError: there are rows, but no column for the step.
@@ -77,7 +77,7 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
 
 
 def _by_chart(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Figures by the run that W&B puts before a column's name; only that of a chosen column."""
+    """Group metrics by W&B's run prefix of their columns; for a chosen column, only its run."""
     chosen = [columns[kind] for kind in ("entropy", "score") if " - " in columns.get(kind, "")]
     found: dict[str, dict[str, Any]] = {}
     shared = {name: value for name, value in values.items() if " - " not in name}
@@ -91,7 +91,7 @@ def _by_chart(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, d
 def _run_columns(
     rows: Sequence[Cells], names: Sequence[str], found: Mapping[str, str]
 ) -> list[str]:
-    """Columns that name a row's run: one called so, and texts that tell rows of a step apart."""
+    """Columns that name a row's run: a run column, and text that separates rows of equal step."""
     called, texts = list[str](), list[str]()
     for name in names:
         values = [row.values[name] for row in rows if name in row.values]
@@ -106,7 +106,7 @@ def _run_columns(
 
 
 def _clashes(rows: Sequence[Cells], found: Mapping[str, str], by: Sequence[str]) -> int:
-    """How many entropies and scores differ from the first one of their step and run."""
+    """Count entropies and scores that differ from the first one of their step and run."""
     first: dict[tuple[str, ...], str] = {}
     step, *figures = (found[kind] for kind in KINDS if kind in found)
     return sum(
@@ -135,10 +135,10 @@ is_line, is_record = forms.is_line, forms.is_record
 
 
 def run_of(rows: Sequence[Row], given: Given, trainer: str | None) -> Run | None:
-    """The run of rows by anybody but TRL and veRL.
+    """Build the run from rows of any source but TRL and veRL.
 
     Raises:
-        ValueError: they have neither entropy nor score, or not what the user named.
+        ValueError: the rows have neither entropy nor score, or lack a column that the user named.
     """
     names = list(dict.fromkeys(key for row in rows for key in row.values))
     columns = {k: v.rpartition(" - ")[2] for k, v in given.columns.items() if k != "step"}

@@ -1,9 +1,9 @@
-"""TensorBoard's event files, whoever wrote them: TRL, veRL, slime, entrostat.
+"""Read TensorBoard event files of any trainer: TRL, veRL, slime, entrostat.
 
 A file is records of 8 bytes length, its CRC32C, the data, their CRC32C (tensorflow/core/lib/io/
-record_writer.cc); the data are `Event` messages (tensorboard/compat/proto/event.proto). Scalars are
-read, as `simple_value` or as a tensor of one number; what a restart says to be void is left out, as
-TensorBoard does. A file still being written ends in a record that is cut.
+record_writer.cc). The data are `Event` messages (tensorboard/compat/proto/event.proto). Scalars are
+read, as `simple_value` or as a tensor of one number. Steps that a restart discards are left out, as
+in TensorBoard. A file still being written ends in a truncated record.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .rows import Row
 from .source import Given, UnreadableError, clean
 from .wire import signed, text, values, varints
 
-LARGEST = 1 << 20  # bytes of a record that is read: larger ones are pictures and graphs
+LARGEST = 1 << 20  # bytes of the largest record that is read: larger ones hold pictures and graphs
 _HEAD = struct.Struct("<QI")
 _VERSION = b"brain.Event:"
-# TensorProto: dtype -> the fields that hold a number of it, and how it is packed in tensor_content
+# TensorProto: dtype -> the fields that hold its numbers, and their packing in tensor_content
 _TENSORS = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 9: (10, "<q")}
-_WHOLE = (3, 9)  # whose list is one of varints
+_WHOLE = (3, 9)  # dtypes whose list holds varints
 
 Values = dict[int, dict[str, float]]
 
@@ -37,9 +37,9 @@ def is_file(head: bytes) -> bool:
 
 
 def scan(files: Sequence[Path], given: Given) -> list[Row]:
-    """Rows of all `files`; those of a directory have its name as their run's.
+    """Yield rows of all `files`; the directory's name is the name of the run.
 
-    What a later file of a directory declares void is left out of those before it.
+    Steps that a later file of a directory discards are removed from its earlier files.
     """
     kept: dict[Path, dict[Path, Values]] = defaultdict(dict)
     for path in files:
@@ -96,7 +96,7 @@ def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
 
 
 def _scalar(data: bytes) -> float | None:
-    """The number of a summary's value; None of a picture, a text, a histogram."""
+    """Return the number of a summary's value; None for a picture, a text or a histogram."""
     numbers = [*values(data, 2, float), *map(_tensor, values(data, 8, bytes))]
     return numbers[-1] if numbers else None
 
@@ -124,7 +124,7 @@ for _ in range(8):
 
 
 def masked(data: bytes) -> int:
-    """CRC32C (Castagnoli) as record files have it: turned by 15 bits, and a constant added."""
+    """Masked CRC32C (Castagnoli) of record files: rotated by 15 bits, plus a constant."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _CRC32C[(crc ^ byte) & 255]

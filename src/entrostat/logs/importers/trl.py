@@ -1,13 +1,13 @@
-"""TRL's GRPOTrainer, and ms-swift's that is made of it: state, JSON lines, console.
+"""Read logs of TRL's GRPOTrainer, and of ms-swift, which builds on it: state, JSON lines, console.
 
 `trainer_state.json` is written with every checkpoint, and under the output directory after
-`save_state()`; the newest that can be read counts. ms-swift writes `logging.jsonl` beside it. A
-console has one `{'loss': ...}` a logged line (transformers 5 quotes the numbers) and no steps: they
-are those of the progress bar before it, else the lines are counted.
+`save_state()`; the newest readable one counts. ms-swift writes `logging.jsonl` beside it. A console
+has one `{'loss': ...}` per logged line (transformers 5 quotes the numbers) and no steps. The steps
+come from the progress bar before the line; without one, the lines are counted.
 
-An iteration is a generation batch. Its rewards are logged with the first of its optimizer steps, so
-that where every step is logged the number of these can be told; an iteration's figures are then
-their means. docs/analyze.md says what `entropy` is, read beside TRL 1.16.
+An iteration is a generation batch. Its rewards are logged with the first of its optimizer steps. So
+if every step is logged, the number of steps per iteration is known, and an iteration's metrics are
+their means. docs/analyze.md defines `entropy`; source: TRL 1.16.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_document(head: str) -> bool:
 
 
 def is_line(text: str) -> bool:
-    """Whether a line is a logged one, as JSON or as a console prints it."""
+    """Whether a line is a logged one, as JSON or as a printed dictionary."""
     begin = text.find("{")
     if begin < 0 or "loss" not in text or "[{" in text:  # a whole history in one line
         return False
@@ -70,14 +70,14 @@ def is_line(text: str) -> bool:
 
 
 def states(directory: Path) -> list[Path]:
-    """States of an output directory: its own, then of the newest checkpoint first."""
+    """Return states of an output directory: its own, then the checkpoints', newest first."""
     checkpoints = [p for p in directory.glob("checkpoint-*") if p.name[11:].isdecimal()]
     newest = sorted(checkpoints, key=lambda p: (int(p.name[11:]), p), reverse=True)
     return [path / STATE for path in (directory, *newest) if (path / STATE).is_file()]
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
-    """Rows of lines or of a state; of a cut state what came before."""
+    """Yield rows of lines or of a state; of a truncated state, the rows before the cut."""
     first = first_line(path)
     if not _DOCUMENT.match(first) or is_line(first):
         yield from _lines(path, given)
@@ -95,7 +95,7 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
     for line, text, whole in lines(path, given):
         if "%|" in text and (bar := BAR.search(text)):
             latest = int(bar[1]), int(bar[2])
-            if latest[1] >= total:  # a smaller one is an evaluation's
+            if latest[1] >= total:  # a smaller total is the progress bar of an evaluation
                 at, total = latest
         if not is_line(text):
             continue
@@ -127,12 +127,12 @@ def _figures(text: str) -> dict[str, Any]:
         return dict(PAIR.findall(text, begin))
     try:
         return parse(text[begin : text.rindex("}") + 1])
-    except ValueError:  # no object, or one that is cut
+    except ValueError:  # not an object, or a truncated one
         return {}
 
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
-    """The run of rows with TRL's names; of what is known, `max_steps` and `logging_steps` count."""
+    """Build the run from rows with TRL's names; uses settings `max_steps`, `logging_steps`."""
     settings = rows[-1].settings
     folders = {rows[0].path.parent, rows[0].path.parent.parent}
     rows = [row._replace(values=_bare(row.values)) for row in rows]
@@ -167,13 +167,13 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
 
 
 def _bare(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures under the names that they had before transformers sorted them for a tracker."""
+    """Rename metrics to their names before transformers grouped them for a tracker."""
     found = {re.sub(r"^(eval|test)/(?=.)", r"\1_", bare(key)): v for key, v in values.items()}
     return {key: v for key, v in found.items() if key not in ("step", "global_step")}
 
 
 def _iterations(rows: list[Row]) -> tuple[list[Row], int]:
-    """A row per iteration, and its optimizer steps; as they are where these cannot be told."""
+    """One row per iteration, and its optimizer steps; rows unchanged if the steps are unknown."""
     begin = sorted({step_of(row.step) or 0 for row in rows if "reward" in row.values})
     gaps = {after - before for before, after in pairwise(begin)}
     steps: dict[int, list[Row]] = defaultdict(list)

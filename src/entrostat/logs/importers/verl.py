@@ -1,10 +1,10 @@
 """veRL: metrics from the console or the file logger, rollouts from `trainer.rollout_data_dir`.
 
-Read beside veRL 0.9.1. The console logger prints `step:12 - actor/entropy:0.43 - ...`
+Source: veRL 0.9.1. The console logger prints `step:12 - actor/entropy:0.43 - ...`
 (`utils/logger/aggregate_logger.py`), the file logger writes {"step": 12, "data": {...}}
 (`utils/tracking.py`), rollouts are N.jsonl of input, output, gts, score, step and what the reward
-function returned (`RayPPOTrainer._write_generations`): texts only. docs/analyze.md says what
-`actor/entropy` is: `agg_loss` aggregates it by `loss_agg_mode`, as it does the loss.
+function returned (`RayPPOTrainer._write_generations`), as text only. docs/analyze.md defines
+`actor/entropy`: `agg_loss` aggregates it by `loss_agg_mode`, like the loss.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .rows import Row
 from .source import Given, UnreadableError, clean, finite, lines, number, short, step_of
 from .steps import Dumped, Rollout, finish, metrics_of, recorded
 
-BEFORE = "actor/entropy_loss"  # as veRL up to 0.4 calls it
+BEFORE = "actor/entropy_loss"  # its name in veRL up to 0.4
 STEP = re.compile(r"(?:^|[\s)\]|])step:(\d{1,18}) - (?=[^\s:]+:)")
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
-# settings that decide what is said, as printed at the start, as overrides or in W&B's JSON; of a
-# name that occurs twice the first is the actor's
+# settings that change the meaning of metrics, as printed at the start, as overrides or in W&B's
+# JSON; of a name that occurs twice the first is the actor's
 SETTING = re.compile(
     r"""(?<![\w-])(entropy_coeff|loss_agg_mode|ppo_mini_batch_size|train_batch_size|ppo_epochs
     |rollout_is|rollout_rs|bypass_mode|max_response_length|calculate_entropy|strategy|use_kl_loss
@@ -34,8 +34,8 @@ SETTING = re.compile(
     re.VERBOSE,
 )
 HEADER = "actor_rollout_ref"
-WITHIN = 5000  # lines after its name, or after the start, in which a configuration is looked for
-LIMIT = math.log(2**24)  # nats: more than a token of any vocabulary can have
+WITHIN = 5000  # lines after its name, or after the start, that are searched for a configuration
+LIMIT = math.log(2**24)  # nats: above the maximum entropy of any vocabulary
 
 MODES = {
     "token-mean": "the mean over response tokens",
@@ -71,7 +71,7 @@ def is_line(text: str) -> bool:
 
 
 def settings_of(text: str) -> dict[str, str]:
-    """Settings that a text has, each as it is first said."""
+    """Collect the settings in a text, each by its first occurrence."""
     return dict(reversed(SETTING.findall(text)))
 
 
@@ -88,7 +88,7 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
         else:
             if HEADER in text:
                 left = WITHIN
-                if used:  # the next run's
+                if used:  # the next run's settings
                     settings, used = {}, False
             if left > 0:
                 left -= 1
@@ -115,7 +115,7 @@ RECORDS = (
 
 
 def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dict[str, Any]:
-    """`name:value - name:value`; the last of a line without an end may be cut, and is left out."""
+    """Parse `name:value - name:value`; without a line end, the last pair is dropped."""
     parts = REPEATED.sub("", text).split(" - ")
     if not whole:
         cut = parts.pop()
@@ -132,7 +132,7 @@ def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dic
 
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
-    """The run of rows with veRL's names; where our own host's are among them, they count."""
+    """Build the run from rows with veRL's names; metrics of our veRL trainer take precedence."""
     settings = {k: v for row in reversed(rows) for k, v in row.settings.items()}
     keys = folded(dict.fromkeys(key for row in rows for key in row.values))
     now, before = keys.get("actor_entropy"), keys.get(fold(BEFORE))
@@ -161,5 +161,7 @@ def _entropy(values: list[float], now: bool, mode: str | None) -> tuple[str, boo
         per_token = mode in MODES and mode.endswith("token-mean")
         how = f"{MODES.get(mode, 'by a mode that is not known here')} (loss_agg_mode {mode})"
         how += "" if per_token else ", not an entropy per token"
-    when = "under the policy before the iteration's updates" if now else "during the updates"
+    before = "under the policy before the iteration's updates"
+    # older versions logged it during the updates, later ones before them
+    when = before if now else f"{before} or during them"
     return ENTROPY_IS.format(when=when, how=how, old="" if now else OLD), per_token

@@ -1,10 +1,10 @@
-"""W&B's own files: run-ID.wandb, and wandb-history.jsonl and wandb-summary.json where those are.
+"""Read W&B's own files: run-ID.wandb, wandb-history.jsonl and wandb-summary.json.
 
-A `.wandb` file, which every run has on its machine, offline or not, is a log in LevelDB's form:
-after 7 bytes (":W&B", 0xBEE1, version 0) blocks of 32 KiB with chunks of 4 bytes CRC32, 2 bytes
-length, 1 byte kind (whole, first, middle, last), data. The data are `Record` messages
-(wandb/proto/wandb_internal.proto); read are the history's numbers, the run's id and its settings. A
-damaged chunk costs the rest of its block. W&B 0.31 has no reader of its own in Python any more.
+Every run, offline or not, has a local `.wandb` file, a log in LevelDB's format: after 7 bytes
+(":W&B", 0xBEE1, version 0) blocks of 32 KiB with chunks of 4 bytes CRC32, 2 bytes length, 1 byte
+kind (whole, first, middle, last), data. The data are `Record` messages
+(wandb/proto/wandb_internal.proto). The history's numbers, the run's id and its settings are read.
+A damaged chunk loses the rest of its block. W&B 0.31 no longer has a Python reader.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ HEAD = b":W&B\xe1\xbe\x00"
 _BLOCK = 32 * 1024
 _CHUNK = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_SETTING = 1 << 20  # characters of a setting that is kept
+_SETTING = 1 << 20  # characters of the longest setting that is kept
 _STEP = "train/global_step"
-CALLED = "W&B's name"  # of the run, beside its id
-_PLAIN = ("max_steps", "logging_steps", "iterations", CALLED)  # settings of TRL and ours
+CALLED = "W&B's name"  # the run's name, beside its id
+_PLAIN = ("max_steps", "logging_steps", "iterations", CALLED)  # settings of TRL and entrostat
 
 
 def is_file(head: bytes) -> bool:
@@ -37,7 +37,7 @@ def is_file(head: bytes) -> bool:
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
-    """Rows of a file; a `.wandb` file's under its run's id, with its settings.
+    """Yield rows of a file; rows of a `.wandb` file have its run id and its settings.
 
     Raises:
         ValueError: the file is a summary, which has no history.
@@ -75,7 +75,7 @@ def _log(path: Path, given: Given) -> list[Row]:
     joined = " ".join(f'"{key}": {value}' for key, value in settings.items())
     plain = {key: settings[key] for key in _PLAIN if key in settings} | settings_of(joined)
     found = [Row(path, None, step, each, plain, run) for step, each in rows if each]
-    # TRL's step is among its figures; what comes without it are times of functions
+    # TRL logs its step as a metric; rows without it hold timings of functions
     stepped = [row for row in found if _STEP in row.values]
     return [row._replace(step=row.values[_STEP]) for row in stepped] or found
 
@@ -91,7 +91,7 @@ RECORDS = tuple(({"_step": object, key: object}, _row) for key in ("_timestamp",
 def _history(data: bytes) -> tuple[Any, dict[str, float]]:
     told = {key: number(value) for key, value in map(_item, values(data, 1, bytes))}
     known = {key: value for key, value in told.items() if value is not None}
-    # a step of 0 is not written
+    # protobuf omits a step of 0
     steps = [(values(step, 1, int) or [0])[-1] for step in values(data, 2, bytes)]
     return known.get("_step", steps[-1] if steps else None), known
 
@@ -111,7 +111,7 @@ def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
             count, pieces = count + 1, [data]
         elif kind in (_MIDDLE, _LAST) and pieces:
             pieces.append(data)
-        else:  # the middle of one whose beginning is damaged
+        else:  # a middle part whose first part is damaged
             pieces = []
         if kind in (_WHOLE, _LAST) and pieces:
             yield count, b"".join(pieces)
@@ -121,11 +121,11 @@ def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
 
 
 def _chunks(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
-    """Kind and data of the chunks, of each block up to the first that is damaged or cut."""
+    """Yield kind and data of chunks; skip the rest of a block after a damaged chunk."""
     at = len(HEAD)
     with open(path, "rb") as file:
         while block := file.read(_BLOCK):
-            # zeros are room that was made, and not written to
+            # zeros are preallocated space
             while any(head := block[at : at + _CHUNK.size]):
                 begin = at + _CHUNK.size
                 whole = len(head) == _CHUNK.size

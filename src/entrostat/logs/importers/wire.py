@@ -1,7 +1,7 @@
-"""Messages of protocol buffers as the fields that are in them, without knowing the messages.
+"""Decode the fields of protocol buffer messages without their schema.
 
-TensorBoard's and W&B's files hold such messages. Of these a handful of numbers is wanted, whose
-fields can never change; so they are read here, and neither package has to be installed.
+TensorBoard's and W&B's files hold such messages. Only a few numbers are needed, whose field numbers
+never change. So they are decoded here, and neither package has to be installed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Value = TypeVar("Value", int, float, bytes)
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Number, wire type and value (from 0 for VARINT, else bytes) of a message's fields.
+    """Yield number, wire type and value (int for VARINT, else bytes) of a message's fields.
 
-    Raises `UnreadableError` where it is no message.
+    Raises `UnreadableError` if the data is not a message.
     """
     at = 0
     while at < len(data):
@@ -32,7 +32,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
             continue
         if kind == BYTES:
             length, at = _varint(data, at)
-        else:  # groups, which nobody writes, have no length
+        else:  # groups are obsolete and have no length
             length = struct.calcsize(_FIXED[kind]) if kind in _FIXED else len(data)
         if at + length > len(data):
             raise UnreadableError("not a whole message")
@@ -41,7 +41,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def values(data: bytes, number: int, kind: type[Value]) -> list[Value]:
-    """A message's values in one field; as float those of four or eight bytes."""
+    """Return a message's values in one field, as float for 4 or 8 bytes."""
     found: list[Value] = []
     for each, wire, value in fields(data):
         if wire in _FIXED and isinstance(value, bytes):
@@ -60,7 +60,7 @@ def varints(data: bytes) -> list[int]:
 
 
 def text(data: bytes, number: int) -> str:
-    """The last string in a field, empty without one; what is no UTF-8 in it is replaced."""
+    """Return the last string in a field, "" without one; invalid UTF-8 is replaced."""
     return b"".join(values(data, number, bytes)[-1:]).decode("utf-8", "replace")
 
 

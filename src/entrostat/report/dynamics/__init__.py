@@ -1,9 +1,8 @@
-"""The figures of entropy dynamics: what a run's `metrics` and `analysis` lines say, where they do.
+"""The figures of entropy dynamics, from a run's `metrics` and `analysis` lines.
 
-Any part of a line may be missing, or be no number: it is left out, and so is a figure that has
-nothing to show. `change` is what entropy did (after the iteration's updates minus before, at the
-same states); `influence` is what a token's gradient does to the batch's mean entropy, to first
-order.
+Any part of a line may be missing or not a number. Such parts, and figures without data, are left
+out. `change` is the entropy after the iteration's updates minus before, at the same states.
+`influence` is the first-order effect of a token's gradient on the batch's mean entropy.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ AGREEMENT = (
     "nothing is clipped). Which token's gradient moves it: against each token's influence. 1 is "
     "full agreement, 0 none. PCC: Pearson, of values; SRCC: Spearman, of ranks."
 )
-# against what an estimator is held -> figures of the table's columns, in order
+# reference that an estimator is compared with -> values of the table's columns, in order
 AGREEMENTS = {
     "update": ("mse_eta_l", "scaled_mse", "mse", "pcc", "srcc"),
     "where": ("scaled_mse", "mse", "pcc", "srcc"),
     "which": ("pcc", "srcc", "sign"),
 }
-# name -> what it is: COV Eq. 8 and Thm 1, REPO Cor. 1, STEER Eq. 2 (both), OPEFO Eq. 6, ours
+# name -> description: COV Eq. 8 and Thm 1, REPO Cor. 1, STEER Eq. 2 (both), OPEFO Eq. 6, ours
 ESTIMATORS = {
     "cov": "-(log p - mean)(A - mean): Clip-Cov's and KL-Cov's",
     "cov_pg": "-(log p - mean)(pA - mean): the same under policy gradient",
@@ -50,11 +49,11 @@ class Estimator:
     """One line of the estimators' table: averages over the analysed iterations, or None."""
 
     name: str
-    words: str  # what it is; empty for one that is not known here
-    # figures of `AGREEMENTS` against each token's change in one update, means over the updates;
-    # `mse_eta_l` is of the estimate times eta / L as STEER's Theorem 1 has it (the learning rate
-    # over the update's tokens), nats squared; `scaled_mse` after the best positive factor, over the
-    # truth's mean square; `mse` of the estimate as it stands.
+    words: str  # its description; empty if the estimator is unknown here
+    # values of `AGREEMENTS` against each token's change in one update, averaged over updates;
+    # `mse_eta_l` is of the estimate times eta / L, as in STEER's Theorem 1 (the learning rate over
+    # the update's tokens), nats squared; `scaled_mse` is after the best positive factor, over the
+    # truth's mean square; `mse` is of the estimate unscaled.
     update: tuple[float | None, ...]
     where: tuple[float | None, ...]  # against each token's change in the iteration
     which: tuple[float | None, ...]  # against each token's influence
@@ -91,7 +90,7 @@ def _names(lines: list[Any]) -> list[str]:
 
 def _agreement_panels(lines: list[Any]) -> tuple[Panel, ...]:
     if sum(isinstance(line.get("estimators"), dict) for line in lines) < 2:
-        return ()  # the table says it all
+        return ()  # the table shows everything
     names = _names(lines)
     against = {
         "update": "each token's change of entropy in one update; the mean over the iteration's "
@@ -118,7 +117,7 @@ def _agreement_panels(lines: list[Any]) -> tuple[Panel, ...]:
 
 @dataclass(frozen=True)
 class Section:
-    """Panels under one heading; `anchor` is its place in the page."""
+    """Panels under one heading; `anchor` is its link target on the page."""
 
     anchor: str
     heading: str
@@ -130,13 +129,13 @@ class Section:
 class Dynamics:
     sections: tuple[Section, ...]  # those with a panel or a table
     estimators: tuple[Estimator, ...]  # lines of the estimators' table
-    estimator_lines: int  # analysed iterations that it averages
-    by_update: bool  # whether it has anything of single updates, which older runs lack
+    estimator_lines: int  # analysed iterations that the table averages
+    by_update: bool  # whether it has values of single updates, which older runs lack
     tokens: tuple[TokenRow, ...]  # lines of the tokens' table
-    token_lines: int  # analysed iterations that it sums
-    token_limit: int  # tokens that the longest of their lists names
-    pieces: int  # into how many pieces a batch was cut to be analysed, at most
-    zero: float  # where the tokens' bars have their zero, percent of their width
+    token_lines: int  # analysed iterations that the table sums
+    token_limit: int  # length of the longest token list
+    pieces: int  # maximum number of pieces in which a batch was analysed
+    zero: float  # position of zero of the tokens' bars, percent of their width
 
 
 def dynamics_of(run: Run) -> Dynamics:

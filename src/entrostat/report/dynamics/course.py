@@ -1,4 +1,4 @@
-"""Entropy and score: how they went together, over the run and among its tokens."""
+"""Entropy and score: their relation over the run and among its tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..figures import BLACK, BLUE, COLORS, DASHES, GREEN, ORANGE, RED, Band, Cur
 from ..runs import entropy_key
 
 EMA = 0.6
-TINY = 1e-9  # nothing is shown as a share of less
+TINY = 1e-9  # shares of smaller values are not shown
 WORDS = "How entropy and score went together, over the run and among its tokens."
 
 
@@ -97,7 +97,7 @@ def _against(
         ),
         Panel(
             "Score against cumulative entropy",
-            # within one run the sum rises with the iteration: what it tells is the iteration
+            # within one run the sum rises with the iteration, so it repeats the iteration
             "The same scores against the sum of all entropies up to their iteration. What it says "
             "beyond the iteration's number shows over several runs: see their comparison.",
             "reward", points=thirds(list(accumulate(h)), r),
@@ -144,7 +144,7 @@ def _evaluations(run: Run) -> list[Panel]:
                 scores.append(Curve(f"{metric}, {split}", x, y, color, dash, marked=True))
 
     def relative(key: str) -> tuple[Curve, ...]:
-        """One figure as a share of what it was before training, a curve per split."""
+        """One metric relative to its value before training, a curve per split."""
         curves = []
         for i, (split, found) in enumerate(splits.items()):
             x, y = series(found, key)

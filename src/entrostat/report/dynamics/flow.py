@@ -1,4 +1,4 @@
-"""Entropy flow: what raised the entropy, what lowered it, and what was to predict it."""
+"""Entropy flow: terms that raised or lowered the entropy, and its predictors."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
         ("0.0002", "top 0.02 %", RED), ("0.002", "top 0.2 %", ORANGE), ("0.02", "top 2 %", GREEN),
         ("0.2", "top 20 %", BLUE), ("1", "all", BLACK),
     )  # fmt: skip
-    if run.series("cov/top_2")[0]:  # a log of every iteration's has a figure of its own
+    if run.series("cov/top_2")[0]:  # metrics of every iteration have their own figure
         shares = ()
     pairs, under_pg = [], []
     for line in lines:
@@ -155,7 +155,7 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
 
 
 def _whole_responses(run: Run, lines: list[Any]) -> tuple[Curve, ...]:
-    """COV Eq. 7: of every iteration where that is logged, else of the analysed ones."""
+    """COV Eq. 7, for every iteration if logged, else for the analysed ones."""
     parts = (
         ("cov/prompt", ("mean",), "all prompts", BLACK),
         ("cov/prompt_hard", ("hard", "cov"), "hard", RED),
@@ -171,7 +171,7 @@ def _whole_responses(run: Run, lines: list[Any]) -> tuple[Curve, ...]:
 
 
 def _together(pairs: Sequence[tuple[float, float]], lead: str = "") -> str:
-    """Pearson's and Spearman's correlation, in a sentence; "" of few points or a constant."""
+    """Pearson's and Spearman's correlation as a sentence; "" for few points or a constant."""
     from statistics import StatisticsError, correlation
 
     from ...evaluation.checkpoint_correlation import spearman

@@ -1,8 +1,8 @@
 """Cumulative entropy and score over several runs (REPO App. E.3: Fig. 12, Tab. 6).
 
-Within one run the sum of the entropies so far rises with the iteration, so that it says no more
-than the iteration does. Over runs that differ in their entropy it can, and the mutual information
-of each with the score says how much.
+Within one run the sum of the entropies so far rises with the iteration, so it adds no information.
+Over runs that differ in their entropy it can. The mutual information of each with the score
+measures how much.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ..figures import BLACK, Panel, Points, slug
 from ..runs import entropy_key
 from ..seeds import Entry
 
-LEAST = 16  # checkpoints below which a histogram of 4 by 4 bins says nothing
+LEAST = 16  # minimum number of checkpoints for a histogram of 4 by 4 bins
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    iteration: int  # after whose updates; above 0
+    iteration: int  # the iteration before the evaluation; above 0
     entropy: float  # of that iteration's rollouts, nats per token
-    cumulative: float  # sum of the entropies of the iterations 1 to that one, nats per token
+    cumulative: float  # sum of the entropies of iterations 1 to this one, nats per token
     score: float  # avg@k
 
 
 def checkpoints(run: Run, split: str, key: str) -> list[Checkpoint]:
-    """A run's evaluations on a split after training began, where its entropies are all logged."""
+    """A run's evaluations on a split after training began, as far as its entropies are logged."""
     entropies = dict(zip(*series(run.metrics, key), strict=True))
     sums = list(accumulate(entropies[i] for i in takewhile(lambda i: i in entropies, count(1))))
     found = []
@@ -41,7 +41,7 @@ def checkpoints(run: Run, split: str, key: str) -> list[Checkpoint]:
 
 
 def pooled_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
-    """Score against cumulative entropy by split, of the runs that log the first kind of entropy."""
+    """Score against cumulative entropy by split, for runs that log the first kind of entropy."""
     key = next((key for run in runs if (key := entropy_key(run))), None)
     if key is None:
         return []
@@ -81,7 +81,7 @@ def _panel(
 
 
 def _words(points: Sequence[Checkpoint]) -> str:
-    """What REPO's Tab. 6 says, and the iteration's own entropy beside it."""
+    """Mutual information as in REPO's Tab. 6, also with the iteration's own entropy."""
     from ...evaluation.checkpoint_correlation import bins_for
     from ...evaluation.metrics import mutual_information
 

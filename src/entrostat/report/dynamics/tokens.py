@@ -1,4 +1,4 @@
-"""Which tokens move entropy: by probability and advantage, correctness, place and text."""
+"""The tokens that change entropy: by probability and advantage, correctness, position and text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..curves import CLOUD, FEW, at, figure, legible, panel, rows, thirds
 from ..figures import BLACK, BLUE, GREEN, GREY, ORANGE, RED, Bars, Curve, Panel, Points
 
 WORDS = "Which tokens carry the flow: by probability and advantage, correctness, place and text."
-TOKENS = 20  # shown of the tokens by influence
-TEXT = 24  # characters shown of one
+TOKENS = 20  # shown tokens of largest influence
+TEXT = 24  # shown characters of a token
 SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"})
 # table of a line -> its rows, each with its label, color and dash
 SPLITS = {
@@ -31,11 +31,11 @@ SPLITS = {
 class TokenRow:
     """One decoded token, over the analysed iterations that list it."""
 
-    text: str  # what it says, shortened, blanks made visible
-    count: int | None  # how often it was sampled
+    text: str  # its text, shortened, with visible whitespace
+    count: int | None  # number of times it was sampled
     influence: float  # sum of its influences, nats
-    change: float | None  # sum of the change at its states over N, nats; None where not logged
-    left: float  # left, width: where its bar begins and how wide it is, percent of the bars' width
+    change: float | None  # sum of the change at its states over N, nats; None if not logged
+    left: float  # start and width of its bar, percent of the bars' width
     width: float
 
 
@@ -93,7 +93,7 @@ def _split(table: str, name: str) -> list[tuple[Any, ...]]:
 
 def _positions(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
     bins, seen = _bins_of(lines, "position", ("influence", "change"))
-    # logged from 0 with an open end; people count from 1
+    # logged from 0 with an open end; shown from 1
     names = [_range_words(low + 1, high) for low, high in bins]
     sets = []
     for key, color in (("influence", BLUE), ("change", BLACK)):
@@ -104,7 +104,7 @@ def _positions(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
 
 
 def _sum(table: list[dict[str, Any]], key: str) -> float | None:
-    """Over the rows that have it; None where none has."""
+    """Sum over the rows that have the key; None if none has."""
     known = [value for row in table if (value := figure(row.get(key))) is not None]
     return sum(known) if known else None
 
@@ -112,9 +112,9 @@ def _sum(table: list[dict[str, Any]], key: str) -> float | None:
 def _bins_of(
     lines: list[Any], key: str, names: tuple[str, ...]
 ) -> tuple[dict[tuple[float, float], list[dict[str, Any]]], int]:
-    """Rows by (from, to), of the last line that has any and of those whose bins fit with its own.
+    """Group rows by (from, to), over the last line with rows and the lines with compatible bins.
 
-    They do where no two bins overlap: a line may lack a bin, and have one that others lack.
+    Bins are compatible if no two overlap: a line may lack a bin, or have one that others lack.
     """
     found: dict[tuple[float, float], list[dict[str, Any]]] = {}
     seen = 0
@@ -247,7 +247,7 @@ def _pairs(value: Any) -> list[tuple[float, float]]:
 
 
 def token_rows(lines: list[Any]) -> tuple[tuple[TokenRow, ...], float]:
-    """Decoded tokens of largest |influence|, and where their bars' zero is (percent)."""
+    """Decoded tokens of largest |influence|, and the zero position of their bars (percent)."""
     by_text: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         for row in rows(line, "tokens"):
@@ -275,7 +275,7 @@ def token_rows(lines: list[Any]) -> tuple[tuple[TokenRow, ...], float]:
 
 
 def shown(text: str) -> str:
-    """A token's text on one short line, its blanks visible."""
+    """A token's text on one short line, with visible whitespace."""
     short = cut(text, TEXT).translate(SIGNS)
-    # what has no sign of its own (a change of direction, half of a surrogate pair) is spelled out
+    # characters without a glyph (bidi controls, lone surrogates) are written as escapes
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in short) or "(no text)"

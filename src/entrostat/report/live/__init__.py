@@ -1,5 +1,5 @@
-"""The page of runs that go on.
+"""The page of runs that are still in progress.
 
-`watcher` keeps the page, `server` serves it, and live.js, in a browser, puts
-the new one in the old one's place.
+`watcher` updates the page, `server` serves it, and live.js, in a browser, replaces the old page by
+the new one.
 """

@@ -1,12 +1,12 @@
-"""A server of one page and of how far its runs are, of the standard library.
+"""Serve one page and the progress of its runs, with the standard library only.
 
-Two addresses, `/` and `/state`, and nothing that leads from an address to a file. A connection
-carries one request.
+There are two addresses, `/` and `/state`; no address maps to a file. A connection carries one
+request.
 
-A page that only this machine can reach is still asked for by any site that its reader visits, under
-a name of that site's own (DNS rebinding): the Host header says which name, and only this machine's
-are answered. A page that others can reach wants the token, once in the address, then in a cookie
-that no script can read and no other site's pages send.
+A page on the loopback interface can still be requested by any site that its reader visits, through
+a host name of that site (DNS rebinding). So only requests whose Host header names this machine are
+answered. A page on other interfaces requires the token, once in the address, then in a cookie that
+scripts cannot read and that other sites' pages do not send.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from urllib.parse import parse_qs
 from .watcher import Watcher
 
 NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
-PATIENCE = 60.0  # seconds for a request to come in, or for an answer to go out
+PATIENCE = 60.0  # seconds to receive a request or send an answer
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -35,8 +35,8 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-# a redirect by header would still count as the site's that had the link, whose browser then keeps
-# the cookie back; one by the page is our own
+# after a redirect by header, the browser would still attribute the request to the linking site
+# and withhold the cookie; a redirect by our page is our own
 ENTER = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>entrostat</title>'
     '<meta http-equiv="refresh" content="0;url=./"><p><a href="./">To the page</a></p></html>'
@@ -45,12 +45,12 @@ ENTER = (
 
 @dataclass(frozen=True)
 class Gate:
-    token: str | None  # a secret; None where nobody but this machine can ask
-    loopback: bool  # whether the server listens on this machine's own addresses alone
-    cookie: str  # its name; another one for each port, which browsers do not tell apart
+    token: str | None  # a secret; None if only this machine can connect
+    loopback: bool  # whether the server listens on loopback addresses only
+    cookie: str  # its name contains the port, since browsers share cookies between ports
 
     def refusal(self, host: str | None, query: str, cookies: str | None) -> str | None:
-        """Why a request is refused, in a sentence; None for one that is let in."""
+        """Say in a sentence why a request is refused; None if it is allowed."""
         if self.loopback and name_of(host) not in NAMES:
             return "This page answers to localhost and 127.0.0.1 alone."
         if self.token is None or self.by_address(query) or self._by_cookie(cookies):
@@ -64,7 +64,7 @@ class Gate:
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
 
     def _by_cookie(self, cookies: str | None) -> bool:
-        # one by one: what other servers of this host have set may be no cookie at all
+        # one by one: other servers on this host may have set malformed cookies
         pairs = (part.strip().partition("=") for part in (cookies or "").split(";"))
         return any(name == self.cookie and self._fits(value) for name, _, value in pairs)
 
@@ -80,7 +80,7 @@ def gate_of(address: str, port: int, always: bool = False) -> Gate:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an IP address is this machine's own, which no other can reach."""
+    """Whether an IP address is a loopback address, unreachable from other machines."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
@@ -103,7 +103,7 @@ def resolve(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 class Server(ThreadingMixIn, TCPServer):
-    """Serves what a watcher has; `token` wants a token on loopback too, where others need none."""
+    """Serves a watcher's page; with `token`, loopback requests need it too."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -127,14 +127,14 @@ class Server(ThreadingMixIn, TCPServer):
 
     @property
     def address(self) -> str:
-        """What a reader opens; with the token, where there is one."""
+        """The address to open, including the token if there is one."""
         host = socket.gethostname() if self._host in ("0.0.0.0", "::") else self._host  # noqa: S104
         host = f"[{host}]" if ":" in host else host
         token = f"?token={self.gate.token}" if self.gate.token else ""
         return f"http://{host}:{self.port}/{token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader went away in the middle; nobody is left to be told."""
+        """Ignore errors of clients that disconnected."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -158,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, "text/html", state.page, {"Vary": "Accept-Encoding"})
         elif path == "/state":
             self._send(200, "application/json", state.message(time.time()).encode())
-        elif path == "/favicon.ico":  # browsers ask, and write a 404 to the page's console
+        elif path == "/favicon.ico":  # browsers request it and log a 404 in the page's console
             self._send(204, "image/x-icon", b"")
         else:
             self._text(404, "There is the page, /, and nothing else.")
@@ -180,11 +180,11 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses: another method, or what is no HTTP."""
+        """Answer requests that the base class rejects: another method, or not HTTP."""
         if code == 501:
             self._text(405, "Only GET and HEAD are answered.", {"Allow": "GET, HEAD"})
         else:
             self._text(code, "This is no request that a page needs.")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a line for each request would hide what matters."""
+        """Disabled: a line per request would hide important messages."""

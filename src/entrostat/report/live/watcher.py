@@ -1,9 +1,9 @@
-"""One thread that looks, reads and draws; whoever serves asks it for the last page.
+"""One thread that checks files, reads runs and draws the page; servers return its last page.
 
-Drawing takes seconds of a processor that may be training: a page is made only where something
-changed, at most once in `every` seconds, with a rest after each one. Changes are seen by asking for
-names, sizes and times: file systems that tell of changes do so for this machine's own alone, and a
-cluster's runs lie on a network's.
+Drawing takes seconds of a processor that may be training. So a page is made only after a change, at
+most once in `every` seconds, with a rest after each one. Changes are detected by polling names,
+sizes and times: file system notifications miss writes of other machines, and a cluster's runs are
+on a network file system.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from ...logs.run import Run
 from ..page import comparison_of, page_of, waiting_page
 from ..scripts import Live, live_part
 
-LOOK = 1.0  # seconds between two looks at the files, at least
-SHARE = 0.1  # of the time that may go into looking
+LOOK = 1.0  # minimum seconds between two polls
+SHARE = 0.1  # maximum share of the time spent polling
 Stamp = tuple[str, int, int]  # a file's name, its bytes, its last change (nanoseconds since 1970)
 
 
 @dataclass(frozen=True)
 class Watched:
-    paths: tuple[Path, ...]  # runs, logs, or directories in which runs lie or will lie; one or more
-    format: str | None = None  # format, columns: as `logs.importers.read` takes them
+    paths: tuple[Path, ...]  # runs, logs, or directories that hold or will hold runs; at least one
+    format: str | None = None  # format, columns: as for `logs.importers.read`
     columns: Mapping[str, str] | None = None
 
     @property
@@ -48,8 +48,8 @@ class Watched:
 
 @dataclass(frozen=True)
 class Reading:
-    runs: tuple[Run, ...]  # what could be read; one or more
-    alone: bool  # whether the page is that of a run; else it compares, if only one for now
+    runs: tuple[Run, ...]  # the readable runs; at least one
+    alone: bool  # whether the page is a run's; else it compares, if only one run for now
     left_out: tuple[str, ...] = ()  # a sentence for each run that could not be read
 
     @property
@@ -62,7 +62,7 @@ class Reading:
 
 
 def read_watched(watched: Watched) -> Reading:
-    """Read all that is there; of several runs, one that cannot be read is left out."""
+    """Read every run; with several, unreadable ones are left out."""
     places = [place for path in watched.paths for place in runs_in(path)]
     runs: list[Run] = []
     problems: list[str] = []
@@ -86,7 +86,7 @@ def html_of(reading: Reading, title: str, live: Live) -> str:
 
 
 def as_paths(words: Sequence[str]) -> tuple[Path, ...]:
-    """Paths as typed; refuses one that can never come to be, as its directory is not there."""
+    """Convert typed paths; raise on a path whose parent directory does not exist."""
     for path in map(Path, words):
         if not path.exists() and not path.absolute().parent.is_dir():
             raise ValueError(
@@ -98,26 +98,26 @@ def as_paths(words: Sequence[str]) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class State:
-    version: str  # names the page
+    version: str  # identifies the page
     page: bytes
-    words: str  # how far the runs are
-    problem: str  # why the last reading failed, or what it left out; empty where nothing is wrong
-    changed: float | None  # seconds since 1970 of the files' last change; None without files
-    waits: bool = False  # whether there is no page of a run yet
+    words: str  # progress of the runs
+    problem: str  # why the last reading failed, or what it left out; empty if nothing is wrong
+    changed: float | None  # time of the files' last change, seconds since 1970; None without files
+    waits: bool = False  # whether no run has a page yet
 
     @cached_property
     def packed(self) -> bytes:
         return gzip.compress(self.page, 3, mtime=0)
 
     def message(self, now: float) -> str:
-        """What the page is told, as JSON; `age` is that of the last change, in seconds."""
+        """State for the page, as JSON; `age` is the time since the last change, in seconds."""
         age = None if self.changed is None else max(0.0, now - self.changed)
         told = {"version": self.version, "words": self.words, "problem": self.problem}
         return json.dumps(told | {"waits": self.waits, "age": age})
 
 
 class Watcher:
-    """Keeps the page of what is watched; readings begin at least `every` seconds apart."""
+    """Keeps the watched page current; readings begin at least `every` seconds apart."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Watcher:
         draw: Callable[[Reading, str, Live], str] = html_of,
     ) -> None:
         self.watched, self.every, self._draw = watched, every, draw
-        server = secrets.token_hex(4)  # a server started anew must not name its pages alike
+        server = secrets.token_hex(4)  # a restarted server must not reuse page versions
         self._versions = (f"{server}-{i}" for i in itertools.count(1))
         self._ended = threading.Event()
         self.state = self._waiting("")
@@ -136,7 +136,7 @@ class Watcher:
         self._thread.start()
 
     def close(self, seconds: float = 2.0) -> None:
-        """Have the thread end; a page that is being drawn is waited for no longer than this."""
+        """Stop the thread; a page being drawn is waited for at most `seconds`."""
         self._ended.set()
         self._thread.join(seconds)
 
@@ -150,7 +150,7 @@ class Watcher:
             pause = max(min(LOOK, self.every), took / SHARE)
             if found == seen:
                 continue
-            # what changes from here on is seen at the next look; what failed is tried again
+            # later changes are seen at the next poll; a failed reading is repeated
             seen = found if self._read(newest(found)) else None
             took = time.monotonic() - begin
             pause = max(pause, self.every - took, min(took, self.every))
@@ -160,7 +160,7 @@ class Watcher:
             reading = read_watched(self.watched)
             live = live_part(next(self._versions), self.every)
             page = self._draw(reading, self.watched.title, live).encode("utf-8", "replace")
-        except Exception as error:  # whatever a damaged file raises, the page must go on
+        except Exception as error:  # a damaged file may raise anything, and the page must stay up
             known = isinstance(error, ValueError)
             words = " ".join(str(error).split()) if known else in_one_line(error)
             self._failed(printable(words), changed)
@@ -168,7 +168,7 @@ class Watcher:
         problem = " ".join(f"Left out: {each}" for each in reading.left_out)
         self.state = State(live.version, page, reading.words, problem, changed)
         del page, reading
-        gc.collect()  # a figure is a circle of references: ten thousands of objects each time
+        gc.collect()  # a figure is a reference cycle of tens of thousands of objects
         return True
 
     def _failed(self, problem: str, changed: float | None) -> None:
@@ -185,16 +185,16 @@ class Watcher:
 
 
 def stamps(paths: Sequence[Path]) -> tuple[Stamp, ...]:
-    """A stamp for each file that a page is made of; other values than before are a change.
+    """A stamp for each file that the page is made from; different values mean a change.
 
-    Weights and pages are left out: they say nothing that a page shows. Of a directory at most as
-    many files are looked at, and as deep, as the importers read.
+    Weights and pages are skipped, since the page shows nothing of them. The importers' limits of
+    files and depth per directory apply.
     """
     return tuple(stamp for path in paths for file in _files(path) for stamp in _stamp(file))
 
 
 def newest(found: Sequence[Stamp]) -> float | None:
-    """Time of the last change of all, in seconds since 1970; None without a file."""
+    """Time of the most recent change, in seconds since 1970; None without files."""
     return max((ns for _, _, ns in found), default=0) / 1e9 or None
 
 
@@ -203,8 +203,8 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     links: list[Path] = []
-    with suppress(OSError):  # what was a directory just now may be gone
-        links = [place for place in runs_in(path) if place.is_symlink()]  # as a study's runs are
+    with suppress(OSError):  # a directory may have disappeared
+        links = [place for place in runs_in(path) if place.is_symlink()]  # of a study
     for file in (file for root in (path, *links) for file in walk(root, Given(root))):
         dumped = file.parent.name == "rollouts"
         if file.suffix not in (".html", ".htm") and (dumped or not file.name.endswith(BINARY)):
@@ -212,6 +212,6 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _stamp(path: Path) -> Iterator[Stamp]:
-    with suppress(OSError):  # it was removed, or cannot be reached for now
+    with suppress(OSError):  # removed, or temporarily unreachable
         there = path.stat()
         yield str(path), there.st_size, there.st_mtime_ns

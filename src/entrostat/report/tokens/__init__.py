@@ -1,8 +1,8 @@
-"""The token view: which rollouts a page holds, how they are encoded, a sample for no script.
+"""The token view: select and encode a page's rollouts, plus a sample for readers without scripts.
 
-A page holds the rollouts of some iterations as JSON, and `js/tokens.js` makes the view of it.
-Both are bounded by bytes, for a run may hold far more tokens than a page can; `TokenView.shown`
-says what was left out. Rollouts come from `Run.dumps`, so another trainer's run works as well.
+A page holds the rollouts of some iterations as JSON, which `js/tokens.js` displays. Both are
+bounded in bytes, since a run may hold far more tokens than a page can; `TokenView.shown` lists what
+was left out. Rollouts come from `Run.dumps`, so other trainers' runs work as well.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from ...logs.rollouts import Rollouts
     from ...logs.run import Run
 
-DUMPS = 16  # dumps that are read for what a run did not log
-MOST_ID = 2**24  # a page holds a token's id in three bytes
-BYTES = 8_000_000  # of JSON, all iterations together
-MOST = 16  # iterations of a page
-LEAST = 3  # however long the completions are
-ENOUGH = 64  # rollouts of an iteration that matter more than a further iteration
+DUMPS = 16  # dumps read for metrics that a run did not log
+MOST_ID = 2**24  # a page stores a token id in three bytes
+BYTES = 8_000_000  # JSON of all iterations together
+MOST = 16  # maximum number of iterations on a page
+LEAST = 3  # minimum, even for long completions
+ENOUGH = 64  # rollouts per iteration that take priority over more iterations
 
 
 def choose_iterations(dumped: Collection[int], analysed: Collection[int], most: int) -> list[int]:
-    """At most `most` of the dumped iterations, evenly spaced; analysed ones where they are near."""
+    """Choose at most `most` dumped iterations, evenly spaced, preferring analysed ones nearby."""
     there = sorted(dumped)
     if len(there) <= most:
         return there
@@ -42,7 +42,7 @@ def choose_iterations(dumped: Collection[int], analysed: Collection[int], most: 
 
 
 def read_dump(run: Run, iteration: int, failed: dict[int, str]) -> Rollouts | None:
-    """An iteration's rollouts; None, and an entry in `failed`, where they cannot be read."""
+    """Read an iteration's rollouts; if unreadable, return None and add an entry to `failed`."""
     try:
         rollouts = run.dumps[iteration]()
         if not len(rollouts):
@@ -50,7 +50,7 @@ def read_dump(run: Run, iteration: int, failed: dict[int, str]) -> Rollouts | No
         if len(rollouts.tokens) and int(rollouts.tokens.max()) >= MOST_ID:
             raise ValueError(f"it holds a token id above {MOST_ID - 1}")
     except ValueError as error:
-        # the page may be passed on: it names files from the run's directory on
+        # a page may be shared, so it names files relative to the run's directory
         why = str(error).replace(f"{run.path}/", "")
         failed[iteration] = why.removeprefix("load_rollouts: ")
         return None
@@ -58,7 +58,7 @@ def read_dump(run: Run, iteration: int, failed: dict[int, str]) -> Rollouts | No
 
 
 def failures(failed: dict[int, str]) -> tuple[str, ...]:
-    """A sentence on the dumps that cannot be read; none where all can."""
+    """A sentence about unreadable dumps; empty if all are readable."""
     if not failed:
         return ()
     first, why = min(failed.items())
@@ -74,14 +74,14 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def with_dumps(run: Run) -> Run:
-    """Another trainer's run with the entropy dynamics of its dumped rollouts, if it logged none."""
+    """Add entropy dynamics of dumped rollouts to another trainer's run that logged none."""
     if run.source == "entrostat" or run.keys("flow") or run.keys("quadrant"):
         return run
     lines = {line["iteration"]: line for line in run.metrics}
     found = {}
     for iteration in choose_iterations(run.dumps.keys() & lines.keys(), (), DUMPS):
         if (rollouts := read_dump(run, iteration, {})) is not None:
-            from ..dumped import of_dump  # torch, which a log of numbers does not need
+            from ..dumped import of_dump  # imports torch, which a log of numbers does not need
 
             if figures := of_dump(rollouts):
                 found[iteration] = figures | lines[iteration]
@@ -98,12 +98,12 @@ def with_dumps(run: Run) -> Run:
 
 @dataclass(frozen=True)
 class TokenView:
-    # JSON that is safe inside a script element; empty where there is nothing to show
+    # JSON that is safe inside a script element; empty without rollouts
     data: str = ""
-    shown: str = ""  # sentences on what is shown and what was left out
-    # what a reader without JavaScript sees; None where there is nothing to show
+    shown: str = ""  # sentences about what is shown and what was left out
+    # shown without JavaScript; None without rollouts
     samples: dict[str, Any] | None = None
-    notes: tuple[str, ...] = ()  # sentences on what is missing or cannot be read
+    notes: tuple[str, ...] = ()  # sentences about missing and unreadable parts
 
 
 def token_view(run: Run) -> TokenView:
@@ -119,7 +119,7 @@ def token_view(run: Run) -> TokenView:
     most = int(min(MOST, max(LEAST, BYTES // enough)))
     analysed = {line["iteration"] for line in run.analysis}
     parts: dict[int, Part] = {}
-    while True:  # again where a chosen dump could not be read
+    while True:  # repeat if a chosen dump could not be read
         chosen = choose_iterations(run.dumps.keys() - failed.keys(), analysed, most)
         unread = [i for i in chosen if i not in parts]
         if not unread:

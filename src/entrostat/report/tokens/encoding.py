@@ -1,4 +1,4 @@
-"""Rollouts as JSON within a budget of bytes, texts cut to what a page can hold.
+"""Encode rollouts as JSON within a byte limit, with texts shortened for the page.
 
 `js/tokens_data.js` reads it.
 """
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 CHARACTERS = 4000  # of one prompt, or of a completion as plain text
 PIECE = 200  # characters of one token
 LONGEST = 2000  # tokens of one completion
-FULL = 0.98  # quantile of a measure's non-zero magnitudes that is shaded fully
-MEASURES = ("entropy", "change", "influence", "advantage")  # what a token can be shaded by
+FULL = 0.98  # quantile of a measure's non-zero magnitudes that gets full shading
+MEASURES = ("entropy", "change", "influence", "advantage")  # measures for the shading of tokens
 VALUES = ("logp", "sampler_logp", *MEASURES)
-# what could end a script element or a line of it, lead a reader's eye astray, or not be written
+# characters that may end a script element or its line, mislead a reader, or be invalid
 _UNSAFE = re.compile(
     "[<>&\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
 
-EACH = 4  # right ones, and as many wrong ones
-TOKENS = 600  # of the static sample's completions
+EACH = 4  # number of correct rollouts, and of wrong ones
+TOKENS = 600  # maximum tokens of a completion in the static sample
 OBSERVED = "said by the environment: read by the policy, not trained on"
 
 
@@ -54,10 +54,10 @@ def page_json(parts: list[Part]) -> str:
 
 
 def encode_within(r: Rollouts, iteration: int, limit: int) -> Part:
-    """An iteration with every rollout, or with as few groups that it takes `limit` bytes."""
+    """Encode an iteration with every rollout, or with few enough groups to fit `limit` bytes."""
     lengths = r.start.diff().clamp(max=LONGEST)
     known = sum(bool(v.isfinite().any()) for n in VALUES if (v := getattr(r, n)) is not None)
-    # four characters per number: no smaller step can do, and encoding a large dump takes its time
+    # four characters per number: smaller steps cannot fit, and encoding a large dump is slow
     step = min(len(r), max(1, 4 * (1 + known) * int(lengths.sum()) // limit))
     while True:
         part = encode(r, iteration, step)
@@ -68,7 +68,7 @@ def encode_within(r: Rollouts, iteration: int, limit: int) -> Part:
 
 
 def every(r: Rollouts, step: int) -> list[int]:
-    """About one of `step` rollouts: whole groups, which are compared; of few groups the first."""
+    """About one of `step` rollouts: whole groups, which are compared; the first if few groups."""
     of_rollout = r.group.tolist()
     groups = list(dict.fromkeys(of_rollout))
     kept = set(groups[::step])
@@ -106,16 +106,16 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
         "finished": [int(r.finished[i]) for i in rows],
         "trained": [int(r.trained[i]) for i in rows],
         "length": lengths,
-        # how many of its tokens an environment said
+        # number of observation tokens
         "observed": [0 if r.sampled is None else int((~r.sampled[s]).sum()) for s in spans],
         "group": [int(r.group[i]) + 1 for i in rows],
         "entropy": [_of_finite(values["entropy"][s], np.mean) for s in spans],
         "advantage": [_of_finite(values["advantage"][s], np.mean) for s in spans],
         "influence": [_of_finite(np.abs(influence[s]), np.sum) for s in spans],
         "tokens": pack(index),
-        # an environment's tokens; none where the policy sampled all
+        # 1 for sampled tokens, 0 for observation tokens; None if all were sampled
         "sampled": None if r.sampled is None else pack(r.sampled.numpy()[places]),
-        # what a dump does not say is left out, not carried as a row of NaN
+        # a field that the dump lacks is omitted, not stored as NaN
         "values": {name: pack(v) for name, v in shown.items() if np.isfinite(v).any()},
     }  # fmt: skip
     sizes = {name: np.abs(shown.get(name, np.zeros(0))) for name in MEASURES}
@@ -125,16 +125,16 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
 
 
 def pack(values: np.ndarray) -> str:
-    """Numbers as base64 of three bytes each, little end first: four characters per number.
+    """Encode numbers as base64 of three little-endian bytes each: four characters per number.
 
-    Integers are taken as they are (0 to 2^24 - 1); of a float32 the lowest byte is rounded away,
-    which leaves a relative error of 2^-16 at most.
+    Integers are stored exactly (0 to 2^24 - 1). A float32 is rounded to its upper three bytes, with
+    a relative error of at most 2^-16.
     """
     import numpy as np
 
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), np.float32("nan"), values.astype(np.float32))
-        # in 64 bits, for the bits of a negative number reach the top of 32
+        # in 64 bits, since rounding the bits of a negative number may overflow 32
         words = (values.view(np.uint32).astype(np.uint64) + 0x80) >> 8
     else:
         words = values.astype(np.uint64)
@@ -143,13 +143,13 @@ def pack(values: np.ndarray) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element, whatever the texts in it hold."""
+    """Encode JSON that is safe inside a script element, for any text in it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _scales(parts: list[Part]) -> dict[str, float]:
-    """The magnitude at which each measure is shaded fully, one for all iterations."""
+    """The magnitude at which each measure has full shading, the same for all iterations."""
     import numpy as np
 
     scales = {}
@@ -161,12 +161,12 @@ def _scales(parts: list[Part]) -> dict[str, float]:
 
 
 def digits(value: float) -> float | None:
-    """Six significant digits; None for what is not finite, which JSON cannot say."""
+    """Round to six significant digits; None for non-finite values, which JSON cannot express."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def _of_finite(values: np.ndarray, measure: Callable[..., Any]) -> float | None:
-    """The mean, say, of the finite ones; None where there are none."""
+    """Apply `measure`, such as the mean, to the finite values; None if there are none."""
     import numpy as np
 
     finite = values[np.isfinite(values)]
@@ -174,14 +174,14 @@ def _of_finite(values: np.ndarray, measure: Callable[..., Any]) -> float | None:
 
 
 def shortened(text: str) -> str:
-    """The first characters of a long text, with a word on how many follow."""
+    """Cut a long text and append the number of characters left out."""
     if len(text) <= CHARACTERS:
         return text
     return f"{text[:CHARACTERS]} [... {len(text) - CHARACTERS} more characters]"
 
 
 def spelled(r: Rollouts, i: int) -> bool:
-    """Whether the tokens' texts make up the completion."""
+    """Whether the tokens' texts, none of them cut, add up to the completion."""
     ids = r.tokens[r.rows(i)].tolist()
     body = ids[:-1] if r.finished[i] else ids
     texts = [r.pieces.get(token, "") for token in body]
@@ -189,7 +189,7 @@ def spelled(r: Rollouts, i: int) -> bool:
 
 
 def samples_of(r: Rollouts, iteration: int) -> dict[str, Any]:
-    """The sample of an iteration; `top` is its highest token entropy (nats), shaded fully."""
+    """The sample of an iteration; `top` is its highest token entropy (nats), fully shaded."""
     finite = r.entropy[r.entropy.isfinite()]
     top = float(finite.max()) if len(finite) else 0.0
     rollouts = [_sample(r, i, top) for i in choose(r)]
@@ -197,10 +197,10 @@ def samples_of(r: Rollouts, iteration: int) -> dict[str, Any]:
 
 
 def choose(rollouts: Rollouts) -> list[int]:
-    """Up to four right rollouts (reward of 1 or more), then up to four others.
+    """Choose up to four correct rollouts (reward of 1 or more), then up to four others.
 
-    They are not picked by hand: the first of its kind in each group, groups that have both kinds
-    first; where too few groups have it, further ones of the same groups.
+    The choice is fixed: the first rollout of its kind in each group, groups with both kinds first;
+    if too few groups have the kind, further rollouts of the same groups.
     """
     pairs = list(zip((rollouts.rewards >= 1).tolist(), rollouts.group.tolist(), strict=True))
     there = set(pairs)
@@ -217,10 +217,10 @@ def choose(rollouts: Rollouts) -> list[int]:
 
 
 def _sample(r: Rollouts, i: int, top: float) -> dict[str, Any]:
-    """One rollout, of each token its shade (0 to 1) and its figures in words.
+    """One rollout: for each token its shade (0 to 1) and its values in words.
 
-    `plain` is the completion as one text, empty where the tokens' texts already make it up (they do
-    not where a character takes several tokens).
+    `plain` is the completion as one text. It is empty if the tokens' texts, all shown, add up to
+    it; a character that spans several tokens prevents that.
     """
     rows = r.rows(i)
     ids = r.tokens[rows].tolist()
@@ -235,7 +235,7 @@ def _sample(r: Rollouts, i: int, top: float) -> dict[str, Any]:
         )
         shade = entropy / top if top > 0 and math.isfinite(entropy) else 0.0
         tokens.append({
-            # a sign before a line break: a shaded token has to be seen
+            # a visible sign before a line break, so that its shading shows
             "text": r.pieces.get(token, "")[:PIECE].replace("\n", "↵\n") or f"[{token}]",
             "shade": min(1.0, max(0.0, shade)),
             "figures": figures if sampled else OBSERVED,

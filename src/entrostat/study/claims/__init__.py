@@ -1,4 +1,4 @@
-"""Claims: what papers say, as statistics of a study's runs, and what the runs say to it."""
+"""Claims of papers as statistics of a study's runs, and the verdicts on them."""
 
 from .decide import VERDICTS, Decided, decide
 from .file import LEAST, Claim, Claims, check_claims, misspelt_experiments, read_claims

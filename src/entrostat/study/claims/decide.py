@@ -1,17 +1,17 @@
-"""Whether claims hold: paired seeds, t and bootstrap, the family's error held (docs/claims.md).
+"""Decide claims: paired seeds, t-test and bootstrap, family-wise error control (docs/claims.md).
 
-A claim that cannot be computed counts in the family. So does one of which a run did not end well,
-or has not the figure where others have it: what is left are the seeds that survived, and of these
-nothing is decided.
+A claim that cannot be computed counts in the family. The same holds for a claim with a run that did
+not end well, or that lacks a figure which others have. The remaining seeds are then a selection, so
+nothing is decided from them.
 
-A p-value is Student's, with n - 1 degrees of freedom, or from `FEW` seeds on the larger one of that
+A p-value is Student's, with n - 1 degrees of freedom. From `FEW` seeds on it is the larger of that
 and the studentized bootstrap's (Efron and Tibshirani 1993, Sec. 12.5, 16.4):
 
     t* = (mean* - mean) / se*,    p = share of t* >= (mean - least) / se
 
 over resamples of the seeds. Below `FEW` seeds there are too few different resamples for the
-corrected level. Where all effects are the same number there is no standard error: p is then 2^-n,
-the sign test's. Both take noise for about symmetric; `p_skewed` does not.
+corrected level. If all effects are equal there is no standard error: p is then 2^-n, as in the sign
+test. Both assume roughly symmetric noise; `p_skewed` does not.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from scipy.stats import t as student
 from ..figures import Figure, spearman
 from .file import LEAST, Claim, Claims
 
-FigureOf = Callable[[str, Figure], float | None]  # of a group, for one seed
+FigureOf = Callable[[str, Figure], float | None]  # a group's figure for one seed
 VERDICTS = ("holds", "does not hold", "cannot be told")
-FEW = 5  # seeds from which the bootstrap has a say: 5^5 resamples
-SHOWN = 0.95  # level of the interval that is shown
+FEW = 5  # minimum number of seeds for the bootstrap: 5^5 resamples
+SHOWN = 0.95  # level of the displayed interval
 _RESAMPLES = 20_000
 _SHAPES = 100_000
-_CLEAR = 0.5  # t's p from which the bootstrap is not asked: no alpha decides there
-_ROUNDING = 1e-12  # of the larger number: two that differ by less are the same
+_CLEAR = 0.5  # above this p of the t-test the bootstrap is skipped: no alpha is that large
+_ROUNDING = 1e-12  # relative to the larger number: smaller differences count as equal
 _CHOICE = "the other seeds are a choice."
-_EXACT = 6  # seeds up to which every resample is taken
+_EXACT = 6  # maximum number of seeds for exhaustive resampling
 
 
 def effect(claim: Claim, figure_of: FigureOf) -> float | None:
-    """The claim's statistic for one seed, with the sign that the claim expects as plus.
+    """The claim's statistic for one seed, positive in the direction that the claim expects.
 
-    With f(g) the figure of group g, or its mean over several:
+    With f(g) the figure of group g, or its mean over several groups:
 
         difference   f(a) - f(b)
         ratio        ln f(a) - ln f(b)
         interaction  (f(a) - f(b)) - (f(c) - f(d))
         level        f(a) - than
         margin       f(a) - g(a), g the second figure (`with`)
-        trend        what the least-squares line through f(groups), evenly spaced, changes by from
-                     the first to the last
+        trend        change of the least-squares line through f(groups), evenly spaced, from the
+                     first to the last
         correlation  Spearman's rho over the groups between `figure` and `with`
 
-    None where a run or a figure is missing, or the statistic is not defined.
+    None if a run or a figure is missing, or the statistic is undefined.
     """
     known: dict[tuple[str, Figure], float] = {}
     for name, figure in product(claim.every_group, claim.figures):
@@ -81,7 +81,7 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
             found = f["a"] - fmean(of("a", claim.figures[1]))
         elif claim.statistic == "ratio":
             found = math.log(f["a"] / f["b"]) if f["a"] > 0 and f["b"] > 0 else None
-        else:  # of an interaction less another difference
+        else:  # an interaction subtracts a second difference
             found = f["a"] - f["b"] - (f["c"] - f["d"] if "c" in f else 0.0)
     return None if found is None or not math.isfinite(found) else claim.sign * found
 
@@ -89,23 +89,23 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
 @dataclass(frozen=True)
 class Decided:
     claim: Claim
-    effects: Mapping[int, float]  # by seed, in the claim's direction: above `least` speaks for it
-    estimate: float | None  # their mean; None without any
-    # low, high: 95% interval of the mean, of this claim alone: the wider of Student's and the
-    # bootstrap's. An end is infinite where most seeds are the same number, so that many resamples
+    effects: Mapping[int, float]  # by seed, in the claim's direction: above `least` supports it
+    estimate: float | None  # mean of the effects; None without any
+    # low, high: 95% interval of the mean, for this claim alone: the wider of Student's and the
+    # bootstrap's. An end is infinite if most seeds have the same number, so that many resamples
     # have no spread.
     low: float | None
     high: float | None
     p_holds: float  # p against "at most `least`", corrected over all claims
     p_not: float  # p against "at least `least`", corrected likewise
     verdict: str
-    # whether the verdict is the same where noise is as skewed as the exponential distribution
+    # whether the verdict is the same under noise as skewed as the exponential distribution
     robust: bool
-    why: str  # a sentence where it cannot be told; else empty
-    waits: bool  # whether its trainings are not there, and nothing else is in its way
+    why: str  # why it cannot be told, in a sentence; else empty
+    waits: bool  # whether its trainings are missing, and nothing else prevents a verdict
 
     def interval(self, form: Callable[[float], str] = "{:.3g}".format) -> str:
-        """The 95% interval in words: an end that it lacks is left out; "" where there is none."""
+        """Format the 95% interval without infinite ends; "" if there is none."""
         if self.low is None or self.high is None:
             return ""
         ends = [form(end) for end in (self.low, self.high) if math.isfinite(end)]
@@ -122,15 +122,15 @@ def decide(
     hint_of: Callable[[str, str, int, Figure], str] = lambda experiment, group, seed, figure: "",
     planned_of: Callable[[str, str], Collection[int]] = lambda experiment, group: (),
 ) -> list[Decided]:
-    """Decide every claim of a file, which is one family; one `Decided` a claim, in order.
+    """Decide every claim of a file, as one family; return one `Decided` per claim, in order.
 
     Args:
         claims: the file.
-        figure_of: (experiment, group, seed, figure) -> the run's figure, None where it has none.
+        figure_of: (experiment, group, seed, figure) -> the run's figure, None if it has none.
         seeds_of: (experiment, group) -> the seeds whose runs are done.
-        lost_of: likewise those whose runs did not end well.
-        hint_of: as `figure_of` -> a sentence more on a figure that a run lacks, or "".
-        planned_of: as `seeds_of`, the seeds whose runs there are to be.
+        lost_of: (experiment, group) -> the seeds whose runs did not end well.
+        hint_of: as `figure_of` -> an additional sentence about a missing figure, or "".
+        planned_of: (experiment, group) -> all planned seeds.
     """
     seen = [
         _look(claim, figure_of, seeds_of, lost_of, hint_of, planned_of) for claim in claims.claims
@@ -163,7 +163,7 @@ def _both(
     effects: Sequence[Sequence[float]],
     least: Sequence[float],
 ) -> tuple[list[float], list[float]]:
-    """Corrected p-values of "holds" and of "does not hold", each family by itself."""
+    """Corrected p-values of "holds" and of "does not hold", each as its own family."""
     above = list(map(p, effects, least))
     below = [p([-v for v in values], -bound) for values, bound in zip(effects, least, strict=True)]
     return holm(above), holm(below)
@@ -174,7 +174,7 @@ def _verdict(holds: float, fails: float, alpha: float) -> str:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values corrected for their number by Holm's step-down method (1979), in order.
+    """Correct p-values for multiple testing by Holm's step-down method (1979), in order.
 
     Example:
         >>> holm([0.01, 0.04, 0.02])
@@ -193,7 +193,7 @@ def p_above(effects: Sequence[float], least: float) -> float:
     return _p_above(tuple(effects), least)
 
 
-@lru_cache(4096)  # asked for both kinds of noise
+@lru_cache(4096)  # called for both kinds of noise
 def _p_above(effects: tuple[float, ...], least: float) -> float:
     n = len(effects)
     if n < LEAST:
@@ -212,7 +212,7 @@ def _p_above(effects: tuple[float, ...], least: float) -> float:
 
 
 def interval(effects: Sequence[float]) -> tuple[float, float]:
-    """95% interval of the mean of two values or more."""
+    """95% interval of the mean of at least two values."""
     values = np.asarray(effects, dtype=float)
     n = len(values)
     mean, error = values.mean(), values.std(ddof=1) / math.sqrt(n)
@@ -227,14 +227,14 @@ def interval(effects: Sequence[float]) -> tuple[float, float]:
 
 
 def p_skewed(effects: Sequence[float], least: float) -> float:
-    """One-sided p as `p_above`, if noise is exponential with its long side against the claim.
+    """One-sided p as `p_above`, for exponential noise whose long tail is against the claim.
 
     Effects are mean + s0 (1 - E), E of mean 1. A sample's sum S of E, of gamma(n), is independent
     of its shape r = s / mean, so that with c the t of the seeds
 
         P(t >= c) = mean over r of P(S <= n / (1 + c r / sqrt(n))).
 
-    Seeds then lie close together on the short side, all too high.
+    The seeds then cluster on the short side, all too high.
     """
     from scipy.special import gammainc
 
@@ -249,15 +249,15 @@ def p_skewed(effects: Sequence[float], least: float) -> float:
 
 @cache
 def _shapes(n: int) -> NDArray[np.float64]:
-    """Standard deviation over mean of exponential samples of n."""
+    """Standard deviation over mean, for exponential samples of size n."""
     drawn = np.random.default_rng(0).exponential(size=(_SHAPES, n))
     return drawn.std(1, ddof=1) / drawn.mean(1)
 
 
 def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """t* of resamples: all there are of few values, else drawn with a fixed seed.
+    """t* of resamples: all resamples of few values, else random ones with a fixed seed.
 
-    A resample without spread says infinitely much in its direction, and nothing at the mean.
+    A resample without spread has t* = +-inf by the sign of its deviation, and 0 at the mean.
     """
     n = len(values)
     if n <= _EXACT:
@@ -277,7 +277,7 @@ def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
 class _Seen:
     done: Mapping[str, list[int]]  # by group, its seeds that may decide
     effects: Mapping[int, float]
-    lost: str  # which seed the others must not speak for; "" without one
+    lost: str  # why the remaining seeds cannot decide, "" if they can
     waits: bool
 
 
@@ -294,7 +294,7 @@ def _look(
         return [s for s in of(claim.experiment, group) if claim.seeds is None or s in claim.seeds]
 
     def broken() -> Iterator[str]:
-        """A sentence for each run that failed or lacks a figure."""
+        """Yield a sentence for each run that failed or lacks a figure."""
         for group, seeds in done.items():
             for seed in sorted(among(lost_of, group)):
                 yield f"{group!r} did not end well with seed {seed}: {_CHOICE}"
@@ -330,7 +330,7 @@ def _look(
 
 
 def _why(claim: Claim, one: _Seen, low: float | None, high: float | None) -> str:
-    """Why it cannot be told of runs that are all there, with the claim's own interval."""
+    """Say why complete runs give no verdict, by the claim's own interval."""
     n = len(one.effects)
     if n < LEAST:
         for group, seeds in one.done.items():

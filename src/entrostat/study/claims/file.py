@@ -1,8 +1,8 @@
-"""claims.toml, read and checked (docs/claims.md): statistics of a study's runs, and who says what.
+"""Read and check claims.toml (docs/claims.md): statistics of a study's runs, and their sources.
 
-It is written before the runs are looked at; its hash stands in the report. What was seen on some
-seeds first says on which others it is to be decided: `seeds = [3, 4, 5]`, of a claim or, beside
-alpha, of all. Then these seeds decide, all of them, whatever others are on record.
+The file is written before the runs are looked at; the report states its hash. A claim based on some
+seeds names the other seeds that decide it: `seeds = [3, 4, 5]`, of a claim or, beside alpha, of all
+claims. All of these seeds then decide, regardless of other seeds on record.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ...config import load
 from ...logs.lines import number
 from ..figures import Figure, read_figure, refuse_keys
 
-LEAST = 3  # seeds below which nothing is decided
+LEAST = 3  # minimum number of seeds for a verdict
 PAPERS = ("REPO", "COV", "OPEFO", "STEER", "PAR", "OURS")
-# of each statistic: its groups' keys, and its two directions, of which the first is a plus
+# per statistic: its groups' keys, and its two directions, of which the first is positive
 STATISTICS = {
     "difference": (("a", "b"), ("above", "below")),
     "ratio": (("a", "b"), ("above", "below")),
@@ -38,24 +38,24 @@ _KEYS = ("id", "paper", "where", "says", "experiment", "figure", "statistic", "d
 @dataclass(frozen=True)
 class Claim:
     id: str
-    paper: str  # one of `PAPERS`; OURS is whoever writes the file
+    paper: str  # one of `PAPERS`; OURS is the author of the file
     where: str  # section, figure or table
-    says: str  # in our words
+    says: str  # in our own words
     experiment: str  # the study file's stem
     figure: Figure
-    statistic: str  # one of `STATISTICS` (`statistics.effect`)
-    # by the statistic's keys; several in one place mean their mean
+    statistic: str  # one of `STATISTICS` (`decide.effect`)
+    # by the statistic's keys; several groups under one key are averaged
     groups: Mapping[str, tuple[str, ...]]
     direction: str
-    least: float  # the smallest effect that counts, 0 or more, in the statistic's unit
-    other: Figure | None = None  # of a correlation and a margin, the second figure
-    than: float = 0.0  # of a level, what it is compared with
-    # those that decide, all of them; None for whichever there are
+    least: float  # smallest effect that counts, at least 0, in the statistic's unit
+    other: Figure | None = None  # second figure of a correlation or margin
+    than: float = 0.0  # reference value of a level
+    # all seeds that decide; None for every seed with runs
     seeds: tuple[int, ...] | None = None
 
     @property
     def sign(self) -> int:
-        """Of an effect that the claim expects, before `direction` is taken into account."""
+        """1 if `direction` is the statistic's first direction, else -1."""
         return 1 if self.direction == STATISTICS[self.statistic][1][0] else -1
 
     @property
@@ -69,14 +69,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    alpha: float  # family-wise error of "holds", and for itself of "does not hold"
+    alpha: float  # family-wise error of "holds", and separately of "does not hold"
     claims: tuple[Claim, ...]
     sha256: str  # of the file's bytes
     path: Path
 
 
 def read_claims(path: str | Path) -> Claims:
-    """Read a file of claims; a ValueError names the claim, and what is wrong."""
+    """Read a file of claims; a ValueError names the claim and the error."""
     path, data = Path(path), load(path)
     where = f"claims {str(path)!r}"
     refuse_keys(where, data, ("alpha", "claims", "seeds"))
@@ -98,7 +98,7 @@ def check_claims(
     claims: Claims, groups: Mapping[str, Sequence[str]],
     seeds: Mapping[str, Collection[int]] | None = None,
 ) -> None:  # fmt: skip
-    """Refuse claims about groups or seeds (None: any) that an experiment at hand lacks."""
+    """Raise on claims about groups or seeds (None: any) that a given experiment lacks."""
     for claim in claims.claims:
         where = f"claims {str(claims.path)!r}, {claim.id!r}"
         for group in claim.every_group:
@@ -118,7 +118,7 @@ def check_claims(
 
 
 def misspelt_experiments(claims: Claims, given: Collection[str]) -> list[str]:
-    """Claims about experiments that are not at hand, and are spelled much like one that is."""
+    """List claims about experiments that are not given but are spelled like a given one."""
     names = dict.fromkeys(claim.experiment for claim in claims.claims)
     return [
         f"claims {str(claims.path)!r}: no study file {name!r} among those given; {near!r} is"
@@ -144,7 +144,7 @@ def _claim(where: str, table: Any, seeds: tuple[int, ...] | None) -> Claim:
     for key in ("id", "paper", "where", "says", "experiment"):
         if not isinstance(table[key], str) or not table[key].strip():
             raise ValueError(f"{where}: {key} is text, got {table[key]!r}")
-    if table["paper"] not in PAPERS:  # OURS is whoever writes the file
+    if table["paper"] not in PAPERS:  # OURS is the author of the file
         raise ValueError(f"{where}: {unknown('paper', table['paper'], PAPERS)}")
     if table["direction"] not in directions:
         raise ValueError(

@@ -1,6 +1,6 @@
 """The lab: our own training loop, for any Hugging Face causal LM, on CPU or one GPU.
 
-`train` and `examine` are loaded when first used: a run directory can be looked at without torch.
+`train` and `examine` are imported on first use, so run directories can be read without torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What an update does to entropy: of an analysed iteration, and for a method that weighs by it.
+"""Measure the entropy effect of updates: for analysed iterations, and for methods that use it.
 
-`entrostat.analysis` has what is measured.
+`entrostat.analysis` has the measurements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .state import State
 
 
 def evaluator_of(state: State) -> PolicyEvaluator:
-    """The policy in plain float32, by operations that forward mode knows."""
+    """The policy in plain float32, with operations that support forward-mode differentiation."""
     policy = replace(state.policy, autocast=nullcontext, half=None, rows=False)
     return PolicyEvaluator(
         policy, state.config.sampling.temperature, state.config.optim.micro_batch
@@ -34,7 +34,7 @@ def first_learning_rate(state: State, iteration: int) -> float:
 
 
 def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
-    """Of an iteration, before its updates; at least one rollout is trained on."""
+    """Begin the analysis of an iteration before its updates; the selection is not empty."""
     chance = generator(state.config.seed, sampled.iteration, "analysis", state.policy.device)
     graded = selection.graded.replace(rewards=rewards)
     subject = InfluenceInput(
@@ -46,11 +46,11 @@ def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection)
 
 
 def with_influences(state: State, sampled: Sampled, selection: Selection) -> Selection:
-    """The selection with `influence` [R, T] in its batch, where a method asks for it.
+    """Add `influence` [R, T] to the selection's batch if a method needs it.
 
-    Drawn is a share of the prompts with a signal and of those without. Influences are those of an
-    update on these prompts alone, without the method's own weights, on the mean entropy of these; 0
-    at other prompts' tokens.
+    A share of the prompts is drawn, separately from those with a signal and those without.
+    Influences are those of an update on the drawn prompts alone, without the method's own weights,
+    on their mean entropy. They are 0 at other prompts' tokens.
     """
     share = state.objective.influence_sample()
     if share is None:
@@ -62,7 +62,7 @@ def with_influences(state: State, sampled: Sampled, selection: Selection) -> Sel
     idle = prompt[~torch.isin(prompt, live)].unique()
     drawn = torch.cat([_some(prompts, share, chance) for prompts in (live, idle)])
     rows = torch.isin(prompt, drawn).nonzero()[:, 0]
-    mine = torch.isin(kept, rows).nonzero()[:, 0]  # of those trained on
+    mine = torch.isin(kept, rows).nonzero()[:, 0]  # the trained rows among them
     if len(mine):
         part = batch[mine]
         terms = state.objective.plan(part, chance)
@@ -79,6 +79,6 @@ def with_influences(state: State, sampled: Sampled, selection: Selection) -> Sel
 
 
 def _some(prompts: Tensor, share: float, chance: torch.Generator) -> Tensor:
-    """A share of the prompts, at least one where there is any."""
+    """Draw a share of the prompts, at least one if there are any."""
     order = torch.randperm(len(prompts), generator=chance, device=prompts.device)
     return prompts[order[: share_of(share, len(prompts))]]

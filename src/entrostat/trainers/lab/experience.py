@@ -1,4 +1,4 @@
-"""What an iteration learns from: its rollouts, as the policy that sampled them saw them.
+"""The training data of an iteration: its rollouts, and their statistics under the old policy.
 
 Shapes: B rollouts of an iteration, T completion tokens at most; R rollouts that are trained on.
 """
@@ -30,11 +30,11 @@ from .state import State
 
 @dataclass(frozen=True)
 class Sampled:
-    """An iteration's prompts and what the policy said to them."""
+    """An iteration's prompts and the policy's answers."""
 
     iteration: int
     examples: list[Example]  # the prompts
-    answers: Answers  # B rollouts, those of a prompt side by side
+    answers: Answers  # B rollouts; rollouts of a prompt are adjacent
 
     @property
     def sequences(self) -> Sequences:
@@ -49,12 +49,12 @@ class Sampled:
 class Selection:
     """The rollouts that are trained on."""
 
-    # all B, with outcome advantages [B], and those marked whose group has no signal
+    # all B, with outcome advantages [B]; groups without a signal are marked
     graded: TokenBatch
     kept: Tensor  # [R] int64, rows of those trained on
     batch: TokenBatch  # [R, T], with the methods' advantages [R, T]
     sequences: Sequences  # the same rows
-    figures: dict[str, float]  # of the selection
+    figures: dict[str, float]  # metrics of the selection
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -73,10 +73,10 @@ def generate_for(
     on_progress: Callable[[int], None], temperature: float | None = None,
     rollouts: int | None = None, again: int = 0, **how: Any,
 ) -> Sampled:  # fmt: skip
-    """What the policy as it stands says to prompts, in the `again`-th further draw of an iteration.
+    """Generate rollouts with the current policy; `again` counts further draws of an iteration.
 
-    `temperature` and the number of `rollouts` of a prompt are the run's own if None; `how` are
-    other arguments of `answer`.
+    `temperature` and `rollouts` (per prompt) default to the run's settings; `how` are other
+    arguments of `answer`.
     """
     config, policy = state.config, state.policy
     if temperature is not None:
@@ -94,10 +94,10 @@ def generate_for(
 
 
 def measure(state: State, sampled: Sampled, rewards: Tensor) -> TokenBatch:
-    """[B, T]: the old policy, exactly; what controllers see and the ratio's denominator.
+    """Measure the old policy [B, T]: the controllers' input and the denominator of the ratio.
 
-    `rewards` [B] are the task's. Without `sampling.measure` they are the sampler's own figures, in
-    float32 as well, which differ from a pass of training by the rounding of another order.
+    `rewards` [B] are the task's. Without `sampling.measure` the values are the sampler's, also
+    float32, which differ from a training pass by rounding in another order.
     """
     sequences = sampled.sequences
     if sequences.sampler_entropy is None:
@@ -107,7 +107,7 @@ def measure(state: State, sampled: Sampled, rewards: Tensor) -> TokenBatch:
 
 
 def measured(sequences: Sequences, rewards: Tensor, old: TokenStats) -> TokenBatch:
-    """[B, T]: sequences with what the old policy says of them."""
+    """Combine sequences with the old policy's statistics; all [B, T]."""
     device = sequences.mask.device
     return TokenBatch(
         old.logp, old.logp, sequences.mask, rewards=rewards.to(device), group=sequences.prompt,
@@ -122,30 +122,30 @@ def rollout_figures(batch: TokenBatch, sampled: Sampled) -> dict[str, float]:
     truncated = 1 - float(sequences.finished.float().mean())
     figures = describe(batch) | {"rollout/truncated": truncated} | answers.figures
     figures |= of_kinds(batch.need("rewards"), kinds)
-    if sequences.sampler_entropy is not None:  # the old policy's figures are the sampler's
+    if sequences.sampler_entropy is not None:  # the old policy's values are the sampler's
         return figures
     return figures | mismatch(batch.old_logp, sequences.sampler_logp, batch.mask)
 
 
 def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str, float]:
-    """Let the controllers see the iteration's entropy; their figures."""
+    """Let the controllers observe the iteration's entropy; return their metrics."""
     progress = (iteration - 1) / max(1, state.config.iterations - 1)
     state.objective.observe_figures(figures, progress)
     return state.objective.metrics()
 
 
 def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
-    """The rollouts that are trained on, prepared: of groups with a signal, others for penalties."""
+    """Select and prepare the trained rollouts: groups with a signal; others only for penalties."""
     if state.reference is not None and state.objective.shapes_by_reference:
         drift = statistics(state, state.reference, sampled.sequences)
         batch = batch.replace(ref_logp=drift.logp)
     more: dict[str, float] = {}
 
     def fill(rows: Tensor, part: TokenBatch) -> TokenBatch:
-        rewards = batch.need("rewards")[rows]  # which no method has shaped
+        rewards = batch.need("rewards")[rows]  # not shaped by any method
         part, found = _with_models(state, part, sampled.sequences[rows], rewards, sampled.iteration)
         more.update(found)
-        if state.objective.influence_sample() is not None:  # measured once it is prepared
+        if state.objective.influence_sample() is not None:  # measured after preparation
             part = part.replace(influence=torch.zeros_like(part.old_logp))
         return part
 
@@ -163,7 +163,7 @@ def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
 def _with_models(
     state: State, batch: TokenBatch, sequences: Sequences, rewards: Tensor, iteration: int
 ) -> tuple[TokenBatch, dict[str, float]]:
-    """The batch with what its methods ask of other models; figures of a second one's training."""
+    """Add the other models' values that methods need; also return metrics of training phi."""
     figures: dict[str, float] = {}
     wanted = "ref_logp" in state.objective.needs and batch.ref_logp is None
     if state.reference is not None and wanted:
@@ -180,6 +180,6 @@ def _with_models(
 
 
 def statistics(state: State, policy: Policy, sequences: Sequences) -> TokenStats:
-    """[B, T]: log-probs and entropies of sequences, at the run's own temperature."""
+    """Log-probs and entropies [B, T] of sequences, at the run's own temperature."""
     config = state.config
     return policy.measure(sequences, config.sampling.temperature, config.optim.micro_batch)

@@ -1,10 +1,10 @@
-"""The change of entropy on fresh prompts, foretold before the updates (`train --forecast.every N`).
+"""Predict the entropy change on fresh prompts before the updates (`train --forecast.every N`).
 
-A batch's own influences foretell what its updates do to its own states (analysis.py). Does a batch
-also say what becomes of entropy where it did not look? Fresh prompts are answered before the
-updates, by rollouts that nothing is trained on; the change of entropy there is the truth. What is
-foretold comes from the batch, the optimizer and derivatives alone, all of it known beforehand.
-docs/metrics.md has the figures; beyond what it says:
+A batch's own influences predict the effect of its updates at its own states (analysis.py). Does a
+batch also predict entropy at other states? Fresh prompts are answered before the updates by
+rollouts that are not trained on; the entropy change there is the truth. The predictions use only
+the batch, the optimizer and derivatives, all known beforehand. docs/metrics.md has the metrics. In
+addition:
 
     crossed        is unbiased for K <grad H_f, -P g>, H_f the mean of fresh prompts, P given
     step_visited   takes the gradient of E sum_t (H_t + lp_t (G_t - H n_t)), G_t the entropy and n_t
@@ -12,8 +12,8 @@ docs/metrics.md has the figures; beyond what it says:
     change_visited weights tokens by the ratio of their prefix under both policies (self-normalised
                    importance sampling)
 
-Shapes: B rollouts of the iteration, R of them trained on, T completion tokens at most. All figures
-are nats an iteration, float64 sums over float32 statistics.
+Shapes: B rollouts of the iteration, R of them trained on, T completion tokens at most. All values
+are nats per iteration, float64 sums over float32 statistics.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from .state import State
 
 
 class Forecast:
-    """What is foretold before an iteration's updates; `finish` says what came.
+    """Predictions made before an iteration's updates; `finish` adds the measured change.
 
-    At least one rollout is trained on.
+    The selection must not be empty.
     """
 
     def __init__(self, state: State, sampled: Sampled, selection: Selection) -> None:
@@ -61,7 +61,7 @@ class Forecast:
         self.seconds = time.perf_counter() - began
 
     def finish(self) -> dict[str, float]:
-        """After the updates: all figures, by metric."""
+        """Return all values by metric, after the updates."""
         began = time.perf_counter()
         after = self.meter.measure(self.sequences)
         mask = self.sequences.mask
@@ -75,9 +75,9 @@ class Forecast:
 
 
 def visited(before: Tensor, after: TokenStats, mask: Tensor) -> float:
-    """Mean entropy a token, nats, of a policy on rollouts of another, weighted to its own.
+    """Mean entropy per token, nats, of a policy on another's rollouts, importance-weighted.
 
-    `before` are log-probs [B, T] under the policy that sampled, `after` is of the other.
+    `before` [B, T] are log-probs under the sampling policy; `after` belongs to the other policy.
     """
     log_ratio = torch.where(mask, (after.logp - before).double(), 0)
     weight = torch.where(mask, (log_ratio.cumsum(-1) - log_ratio).exp(), 0)
@@ -87,7 +87,7 @@ def visited(before: Tensor, after: TokenStats, mask: Tensor) -> float:
 def _foretold(
     state: State, meter: PolicyEvaluator, sampled: Sampled, selection: Selection
 ) -> dict[str, float]:
-    """The forecasts of `K` updates, nats; of one prompt, which has no halves, in_sample alone."""
+    """Predict the effect of `K` updates, nats; one prompt has no halves: in_sample only."""
     config, sequences, kept = state.config, sampled.sequences, selection.kept
     chance = generator(config.seed, sampled.iteration, "forecast", state.policy.device)
     terms = state.objective.plan(selection.batch, chance)
@@ -101,7 +101,7 @@ def _foretold(
     entropy, visits, losses = zip(*parts, strict=True)
     lr = first_learning_rate(state, sampled.iteration)
     clip, P = clip_and_preconditioner(meter, state.optimizer, _sum(losses), config.optim.clip, lr)
-    # -P g of each half, and what is in motion already
+    # -P g of each half, and the motion from momentum and weight decay
     pulls = [{name: -clip * P[name] * g for name, g in half.items()} for half in losses]
     tokens = [int(sequences.mask[rows].sum()) for rows in halves]
     share = [n / sum(tokens) for n in tokens]
@@ -112,7 +112,7 @@ def _foretold(
     current, drift = _motion(state, P, lr, K)
 
     def crossed(halves: Sequence[Gradient]) -> float:
-        # each half's g is half of the batch's: the two products together are of a whole one
+        # each half's g is half of the batch's, so the two products together stand for a whole one
         return dot(halves[0], pulls[1]) + dot(halves[1], pulls[0])
 
     def moving(halves: Sequence[Gradient]) -> float:
@@ -133,8 +133,8 @@ def _half(
 ) -> tuple[Gradient, Gradient, Gradient]:
     """Gradients of one half of the prompts, b rollouts; dL/dlp and dL/dH [b, T] are of the batch.
 
-    Of the mean entropy of its states, of the mean entropy that the policy meets, and of its part of
-    the batch's loss.
+    Returns the gradients of the mean entropy at the half's states, of the mean entropy over the
+    states that the policy visits, and of the half's part of the batch's loss.
     """
     N = sequences.mask.sum()
     worth = _worth(meter.measure(sequences).entropy, sequences.mask)
@@ -149,10 +149,10 @@ def _half(
 
 
 def _worth(entropy: Tensor, mask: Tensor) -> Tensor:
-    """[b, T]: how much more entropy than usual comes after a token, nats; 0 at mask 0.
+    """Excess entropy after each token, nats [b, T]; 0 at mask 0.
 
-    G_t - H n_t, less its mean over the rollouts that have a token t, which leaves the gradient's
-    expectation (but for a part of 1 / b) and takes most of its noise.
+    This is G_t - H n_t minus its mean over the rollouts that have a token t. Subtracting the mean
+    keeps the gradient's expectation, up to a part of 1 / b, and removes most of its noise.
     """
     gap = torch.where(mask, entropy.double() - masked_mean(entropy.double(), mask), 0)
     later = gap.flip(-1).cumsum(-1).flip(-1) - gap
@@ -161,10 +161,10 @@ def _worth(entropy: Tensor, mask: Tensor) -> Tensor:
 
 
 def _motion(state: State, P: Gradient, lr: float, K: int) -> tuple[float, Gradient]:
-    """What AdamW makes of K equal gradients g: a factor of -P g, and a change without g.
+    """AdamW's response to K equal gradients g: a factor of -P g, and a change independent of g.
 
     The k-th step is -P (b^k m + (1 - b^k) g) / (1 - b^(t + k)) - lr wd theta, with m the momentum
-    and b its decay after t steps; P is taken as that of the first.
+    and b its decay after t steps. P of the first step is used for all.
     """
     group = state.optimizer.param_groups[0]
     beta, decay = float(group["betas"][0]), float(group["weight_decay"])

@@ -3,18 +3,18 @@
 One iteration: draw prompts, sample a group for each, score, measure the old policy's log-probs and
 entropies exactly, let the controllers see the entropy, drop groups without a signal, update.
 
-    state.py       what a run is made of, built and checked
+    state.py       the parts of a run, built and checked
     experience.py  sample, measure, observe, select
-    resampling.py  other prompts in the place of those without a signal; a second temperature
+    resampling.py  replace prompts without a signal; sample at a second temperature
     updates.py     epochs, minibatches, micro-batches
-    analysis.py    what the updates do to entropy; exact influences for a method that asks
-    forecast.py    what they will do to it on fresh prompts
-    record.py      what is written; ../trackers has who is told of it, too
+    analysis.py    the updates' effect on entropy; exact influences for methods that need them
+    forecast.py    predictions of that effect on fresh prompts
+    record.py      the run's files; ../trackers has the trackers
 
 Differences from the papers' trainers: `old_logp` and `old_entropy` are always recomputed by the
 trainer, over the whole rollout batch; methods select over the whole minibatch, however it is cut
 into micro-batches; dropout is off; every random stream is seeded from (seed, iteration, purpose),
-so a resumed run repeats what it would have done.
+so a resumed run gives the same result as an uninterrupted one.
 
 Shapes: B rollouts of an iteration, T completion tokens at most.
 """
@@ -54,14 +54,14 @@ def train(
 
     Args:
         config: everything that determines the run.
-        task: an object in place of the configuration's task.
-        progress: where to show how it goes; None is silent.
-        resume: go on from the newest checkpoint in `config.output`.
+        task: replaces the configuration's task.
+        progress: shows the progress; None is silent.
+        resume: continue from the newest checkpoint in `config.output`.
 
     Raises:
         ValueError: a bad setting, found before the first iteration.
-        RunStopped: the run cannot go on (a scorer that always fails, NaN in the loss, a full disk);
-            the last checkpoint is intact.
+        RunStopped: the run cannot continue (a scorer that always fails, NaN in the loss, a full
+            disk); the last checkpoint is intact.
     """
     config = copy.deepcopy(config).validate()
     progress = progress or Progress()
@@ -89,26 +89,26 @@ def train(
             clock.lap("sample")
             rewards = sampled.scored(score)
             clock.lap("score")
-            # prompts that teach nothing give way to others, where the run asks for that
+            # replace prompts without a signal, if the run asks for that
             sampled, rewards, dynamic = with_signal(state, sampled, rewards, score, progress.tokens)
             clock.lap("sample")
 
-            # the old policy, exactly: what controllers see and the ratio's denominator
+            # the old policy, exactly: the controllers' input and the denominator of the ratio
             batch = measure(state, sampled, rewards)
             metrics = rollout_figures(batch, sampled)
             metrics |= score.figures() | dynamic | observe(state, metrics, iteration)
             clock.lap("measure")
-            # a method may learn from rollouts at another temperature, too
+            # a method may also train on rollouts at another temperature
             sampled, rewards, batch = with_resampled(
                 state, sampled, rewards, batch, score, progress.tokens, metrics
             )
             clock.lap("sample")
-            # groups whose advantages are all 0 teach nothing; penalties act on them nonetheless
+            # zero-advantage groups have no policy gradient, but penalties act on them
             selection = with_influences(state, sampled, select(state, sampled, batch))
             metrics |= selection.figures
             clock.lap("measure")
 
-            # what the updates will do to entropy; the record says what they did
+            # the updates' effect on entropy: measured by the analysis, predicted by the forecast
             analysis = None
             if config.analyze.due(iteration) and len(selection):
                 analysis = begin_analysis(state, sampled, rewards, selection)

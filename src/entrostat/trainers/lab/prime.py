@@ -1,6 +1,6 @@
-"""PRIME's second model phi: trained on line beside the policy, on the outcomes of its rollouts.
+"""PRIME's second model phi, trained online beside the policy on the outcomes of its rollouts.
 
-What it is for, and what paper and code leave open, stands in `method/prime.py`.
+`method/prime.py` explains its purpose and the points that paper and code leave open.
 
 Shapes: B rollouts, those of groups with a signal; T completion tokens at most.
 """
@@ -27,22 +27,22 @@ from ...models.policy import Policy
 from ...models.rollout import Sequences
 from ...runs import checkpoint as checkpoints
 
-CLIP = 10.0  # largest gradient norm of phi, as in the authors' script
-_PREFIX = "phi/"  # of its tensors in a checkpoint
+CLIP = 10.0  # maximum gradient norm of phi, as in the authors' script
+_PREFIX = "phi/"  # prefix of its tensors in a checkpoint
 TEMPERATURE = 1.0  # of phi's and the reference's log-probs
 
 
 @dataclass
 class Phi:
-    """The model that gives token rewards, with all that its training needs."""
+    """The model that gives token rewards, and its training state."""
 
-    objective: Objective  # that reads the rewards; its `prime` may have schedules
-    policy: Policy  # phi itself, a copy of the policy that training began with
-    reference: Policy  # that policy, frozen
+    objective: Objective  # the objective that reads the rewards; its `prime` may have schedules
+    policy: Policy  # phi itself, initially a copy of the policy
+    reference: Policy  # the initial policy, frozen
     optimizer: torch.optim.Optimizer  # AdamW over phi's trained parameters
     scaler: torch.amp.GradScaler  # of phi's loss under fp16
     micro_batch: int  # sequences in memory at once; any value gives the same gradient
-    updates: int = 0  # steps made; before the first, phi is the reference
+    updates: int = 0  # steps made; at 0, phi equals the reference
 
     @property
     def settings(self) -> Prime:
@@ -51,22 +51,22 @@ class Phi:
     def token_rewards(
         self, sequences: Sequences, outcomes: Tensor, group: Tensor, where: str
     ) -> tuple[Tensor, dict[str, float]]:
-        """Token rewards [B, T] float32, 0 at mask 0, and one pass of training on these rollouts.
+        """Return token rewards [B, T] float32, 0 at mask 0, and train phi once on these rollouts.
 
         `outcomes` [B] are in [0, 1], `group` [B] is the prompt of each.
 
         Returns:
-            The rewards of phi as it was before the pass, or after it (`phi_update`), and
-            `prime/...`: loss and accuracies of each update's phi on the rollouts that it has yet
-            to learn from; the mean token reward as it is used.
+            Rewards of phi before the pass, or after it (`phi_update`), and `prime/...` metrics.
+            Loss and accuracies are taken before each update, on the rollouts it trains on. The mean
+            is of the token rewards as used.
         """
         _check(outcomes, where)
         if self.settings.phi_lr is not None:
             self.optimizer.param_groups[0]["lr"] = self.settings.phi_lr
         reference = self.reference.measure(sequences, TEMPERATURE, self.micro_batch).logp
         ratio = torch.zeros_like(reference)
-        # before its first update phi is the reference: all that differs is rounding, which the
-        # method's `norm` would blow up
+        # before its first update phi is the reference: only rounding differs, which the method's
+        # `norm` would amplify
         if self.settings.phi_update == "after" and self.updates:
             ratio = self._ratio(sequences, reference)
         scores, norms = torch.zeros_like(outcomes), []
@@ -93,7 +93,7 @@ class Phi:
     def _update(
         self, sequences: Sequences, outcomes: Tensor, reference: Tensor, where: str
     ) -> tuple[Tensor, float]:
-        """One step; the scores beta sum of log-ratios [B] before it, and the gradient's norm.
+        """Make one step; return the scores before it (beta sum of log-ratios) [B], and the norm.
 
         The cross-entropy is the mean over all B rollouts, however they are cut into micro-batches.
         """
@@ -106,12 +106,12 @@ class Phi:
             loss = loss / len(outcomes)
             self.scaler.scale(loss).backward()
             total += float(loss.detach())
-            # of the reference itself it is 0, but for rounding
+            # 0 for the reference itself, except for rounding
             scores.append(score.detach() if self.updates else torch.zeros_like(score))
         self.scaler.unscale_(self.optimizer)
         trained = self.optimizer.param_groups[0]["params"]
         norm = float(torch.nn.utils.clip_grad_norm_(trained, CLIP))
-        # under fp16 a step that overflows is skipped and the scale halved, as the policy's is
+        # under fp16 a step that overflows is skipped and the scale halved, as for the policy
         skipped = self.scaler.is_enabled() and self.scaler.get_scale() >= 1e-3
         if not math.isfinite(total) or not (math.isfinite(norm) or skipped):
             raise RunStopped(
@@ -138,7 +138,7 @@ class Phi:
 
 
 def settings_of(objective: Objective) -> Prime:
-    """Of its `prime`; the defaults where only another method reads token rewards."""
+    """The objective's `prime` method; defaults if only another method reads token rewards."""
     return next((m for m in objective.methods if isinstance(m, Prime)), Prime())
 
 
@@ -150,12 +150,12 @@ def second_model(
     small: bool,
     say: Say,
 ) -> Phi | None:
-    """Phi at the start of a run; None where no method of the objective reads token rewards."""
+    """Build phi at the start of a run; None if no method reads token rewards."""
     if "process_rewards" not in objective.needs:
         return None
     assert reference is not None
     settings = settings_of(objective)
-    # what is not trained is shared: under LoRA, all but the adapters
+    # frozen parameters are shared: under LoRA, all but the adapters
     frozen = {id(p): p for p in policy.model.parameters() if not p.requires_grad}
     phi = replace(policy, model=copy.deepcopy(policy.model, frozen))
     lr = learning_rate(settings, config, small)
@@ -180,7 +180,7 @@ def learning_rate(settings: Prime, config: TrainConfig, small: bool) -> float:
 
 
 def whole_groups(group: Tensor, parts: int) -> list[Tensor]:
-    """Rows of `parts` minibatches, or fewer, each of whole groups of about as many prompts."""
+    """Split rows into at most `parts` minibatches of whole groups, equal in prompts."""
     _, index = torch.unique(group, return_inverse=True)
     prompts = torch.arange(int(index.max()) + 1, device=group.device)
     pieces = prompts.tensor_split(min(parts, len(prompts)))
@@ -189,11 +189,11 @@ def whole_groups(group: Tensor, parts: int) -> list[Tensor]:
 
 @torch.no_grad()
 def accuracies(scores: Tensor, outcomes: Tensor, group: Tensor) -> dict[str, float]:
-    """How well scores [B] tell outcomes [B] in [0, 1] apart; a tie counts half.
+    """Accuracies of scores [B] against outcomes [B] in [0, 1]; a tie counts half.
 
     `prime/accuracy`: share of rollouts whose score has the sign of outcome - 1/2.
     `prime/pair_accuracy`: share of the pairs of one prompt with different outcomes in which the
-    better has the larger score; absent where there is none.
+    better has the larger score; absent without such a pair.
     """
     agree = 0.5 + 0.5 * scores.sign() * (outcomes - 0.5).sign()
     out = {"prime/accuracy": float(agree.mean())}

@@ -1,4 +1,4 @@
-"""What a run leaves while it trains: a line per iteration, rollouts, evaluations, checkpoints."""
+"""Write a run's files during training: metrics, rollouts, evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .state import State
 
 
 class Record:
-    """Writes a run directory from the iteration after `start` on; `alert` reports an alarm."""
+    """Writes a run directory from the iteration after `start`; `alert` reports an alarm."""
 
     def __init__(
         self, run: RunDirectory, state: State, progress: Progress, start: int,
@@ -43,7 +43,7 @@ class Record:
         metrics: dict[str, Any],
         analysis: dynamics.Analysis | None,
     ) -> dict[str, Any]:
-        """An iteration's updates are made. Returns its metrics with those of the analysis."""
+        """Record an iteration after its updates; return its metrics, including the analysis."""
         iteration, every = sampled.iteration, self.state.config.save.rollouts_every
         metrics = metrics | {"time/checkpoint": self.schedule.newest}
         change = influence = None
@@ -61,14 +61,14 @@ class Record:
         return metrics
 
     def evaluate(self, iteration: int) -> dict[str, float]:
-        """Figures of the sets that are due after an iteration (0 before the first), by metric."""
+        """Evaluate the sets due after an iteration (0: before the first); return metrics."""
         policy, due = self.state.policy, self.state.held_out.due(iteration)
         rows = evaluate(policy, due, iteration, self.progress, self._writer.answers)
         self._writer.evaluated(rows, policy.save)
         return evaluated(rows)
 
     def checkpoint_if_due(self, iteration: int) -> None:
-        """After the last iteration, and as the schedule says."""
+        """Write a checkpoint after the last iteration, or if the schedule asks for one."""
         state = self.state
         if iteration != state.config.iterations and not self.schedule.due(iteration):
             return
@@ -86,10 +86,10 @@ def rollouts_of(
     sampled: Sampled, batch: TokenBatch, selection: Selection, tokenizer: Any,
     change: Tensor | None = None, influence: Tensor | None = None,
 ) -> Rollouts:  # fmt: skip
-    """The rollouts of `batch` [B, T], with the advantages that those trained on have.
+    """Build the `Rollouts` of `batch` [B, T], with the advantages of the trained ones.
 
-    `change` and `influence` [B, T] are an analysis's, where there is one. Rollouts at a second
-    temperature, which come last, are left out: they are not what the policy says.
+    `change` and `influence` [B, T] come from an analysis, if any. Rollouts at a second temperature,
+    which come last, are left out: they do not follow the policy's distribution.
     """
     sequences, graded = sampled.sequences, selection.graded
     advantage = torch.zeros_like(batch.old_logp)

@@ -1,8 +1,8 @@
-"""A rehearsal: the policy as training would begin with it, a few rollouts, an update taken back.
+"""A rehearsal: load the policy, sample a few rollouts, try an update and undo it.
 
-They are the lab's own, made by the lines that a run's first iteration goes through: sampled or
-read from a dump, scored, measured, graded. An update is tried with the run's learning rate, without
-its warm-up, and taken back.
+The rollouts pass through the same code as a run's first iteration: sampled or read from a dump,
+scored, measured, graded. The trial update uses the run's learning rate without its warm-up, and is
+undone.
 
 Shapes: B rollouts, P prompt and T completion tokens at most, V vocabulary; n tokens that are
 computed exactly.
@@ -50,12 +50,12 @@ from .resampling import with_resampled
 from .state import State, build, build_optimizer
 from .updates import update, update_policy
 
-_LOGITS = 2**22  # float64 numbers that are held to compute tokens exactly: 32 MB
-_ROLLOUTS = 24  # that a gradient is compared on
+_LOGITS = 2**22  # float64 logits held at once for exact tokens: 32 MB
+_ROLLOUTS = 24  # rollouts on which gradients are compared
 
 
 class Rehearsal:
-    """A run that has not begun, and its first rollouts: the doctor's `Subject`."""
+    """A run before its start, and its first rollouts: the doctor's `Subject`."""
 
     def __init__(
         self, state: State, sequences: Sequences, batch: TokenBatch, figures: dict[str, float],
@@ -69,7 +69,7 @@ class Rehearsal:
 
     @cached_property
     def whole(self) -> TokenBatch:
-        """[B, T]: the batch with what methods ask of other models; ungraded."""
+        """The batch [B, T] with the other models' values that methods need; ungraded."""
         batch, kept, chosen = self.batch, self.selection.kept, self.selection.batch
         if self.state.reference is not None and "ref_logp" in self.objective.needs:
             found = statistics(self.state, self.state.reference, self.sequences)
@@ -84,7 +84,7 @@ class Rehearsal:
     @cached_property
     @torch.no_grad()
     def exact(self) -> Exact | None:
-        """Tokens of the first rollouts in float64; None where the model has no linear head."""
+        """Tokens of the first rollouts in float64; None if the model has no linear head."""
         policy, head = self.policy, find_head(self.policy.model)
         if head is None:
             return None
@@ -97,7 +97,7 @@ class Rehearsal:
         n = min(int(upto[count - 1]), budget)
         hidden = policy.hidden(few)[:n]
         weight = layer.weight
-        if policy.half is not None:  # its operands are rounded before they are multiplied
+        if policy.half is not None:  # the operands are rounded before the product
             hidden, weight = hidden.to(policy.half), weight.to(policy.half)
         z = hidden.double() @ weight.double().T
         if (bias := getattr(layer, "bias", None)) is not None:
@@ -114,14 +114,14 @@ class Rehearsal:
         return Exact(rows, z, given, few.completions[few.mask][:n], own)
 
     def of_exact(self, values: Tensor) -> Tensor:
-        """[B, T] -> [n]: the tokens that `exact` has."""
+        """Select `exact`'s tokens: [B, T] -> [n]."""
         assert self.exact is not None
         rows = self.exact.rows
         return values[rows][self.sequences.mask[rows]][: len(self.exact.targets)]
 
     @cached_property
     def moved(self) -> Moved | None:
-        """An iteration's updates, tried and taken back; None where there is nothing to train on."""
+        """The effect of an iteration's trial updates, undone; None if nothing is trained on."""
         if not len(self.selection):
             return None
         with tried(self.state) as state:
@@ -131,12 +131,12 @@ class Rehearsal:
 
     @property
     def own(self) -> Tensor:
-        """[B, T] bool: tokens at mask 1 that were sampled at the run's own temperature."""
+        """Tokens at mask 1 sampled at the run's own temperature, [B, T] bool."""
         tempered, mask = self.batch.tempered, self.batch.mask
         return mask if tempered is None else mask & ~tempered[:, None]
 
     def after(self, objective: Objective) -> Tensor:
-        """[B, T]: entropies after an iteration's updates under this objective, taken back."""
+        """Entropies [B, T] after an iteration's updates under this objective, then undone."""
         advantages = self.graded.need("advantages")[self.selection.kept]
         outcome = self.selection.batch.replace(advantages=advantages)
         selection = replace(self.selection, batch=objective.prepare(outcome))
@@ -152,10 +152,10 @@ def rehearse(
     recorded: Rollouts | None = None,
     task: Task | None = None,
 ) -> Iterator[Rehearsal]:
-    """Load the policy, sample, score, measure and grade; the scorer's processes end with it.
+    """Load the policy, sample, score, measure and grade; scorer processes end on exit.
 
-    `prompts` are of the one iteration that is sampled; `recorded` are rollouts in the place of
-    sampled ones, `task` is an object in place of the configuration's.
+    `prompts` is the number of prompts to sample. `recorded` rollouts replace sampled ones; `task`
+    replaces the configuration's task.
     """
     state = build(_small(config, prompts), task, lambda text: None)
     with state.scorer as score, state.held_out:
@@ -175,7 +175,7 @@ def rehearse(
 
 
 def _small(config: TrainConfig, prompts: int) -> TrainConfig:
-    """The configuration of one iteration in the lab, whatever the host."""
+    """The configuration of a single iteration in the lab, for any host."""
     config = copy.deepcopy(config)
     config.host = "lab"
     config.sampling = replace(
@@ -194,26 +194,26 @@ def examine(
     rollouts: Rollouts | None = None,
     task: Task | None = None,
 ) -> list[Finding]:
-    """Every check of the doctor, on a policy, its configuration and a few rollouts.
+    """Run every check of the doctor on a policy, its configuration and a few rollouts.
 
     Args:
-        config: of a run; nothing of it is written.
-        prompts: to sample, each as often as the configuration says.
-        rollouts: recorded ones in their place.
-        task: an object in place of the configuration's.
+        config: a run's configuration; it is not modified.
+        prompts: number of prompts to sample; the configuration sets the rollouts of each.
+        rollouts: recorded rollouts, used instead of sampled ones.
+        task: replaces the configuration's task.
 
     Returns:
-        One finding a check, in the order of `CHECKS`.
+        One finding per check, in the order of `CHECKS`.
 
     Raises:
-        ValueError: a run could not begin so, for another reason than one of the checks.
-        RunStopped: it could not go on.
+        ValueError: a run could not start, for a reason that no check covers.
+        RunStopped: a run could not continue.
     """
     return examine_subject(config, lambda: rehearse(config, prompts, rollouts, task))
 
 
 def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
-    """The rollouts as the lab's own and their rewards [B]; prompts are encoded by the policy."""
+    """Convert rollouts to the lab's form, with rewards [B]; the policy encodes the prompts."""
     policy = state.policy
     known = vocabulary(policy.model)
     if int(rollouts.tokens.min()) < 0 or int(rollouts.tokens.max()) >= known:
@@ -243,7 +243,7 @@ def sampled_of(rollouts: Rollouts, state: State) -> tuple[Sampled, Tensor]:
 
 @contextmanager
 def tried(state: State) -> Iterator[State]:
-    """A state whose updates are taken back, with a fresh optimizer and controllers of its own."""
+    """Yield a state with fresh optimizer and copied controllers; undo its updates on exit."""
     before = {name: p.detach().clone() for name, p in state.policy.trained().items()}
     optimizer, scaler = build_optimizer(state.policy, state.config)
     try:
@@ -258,9 +258,9 @@ def tried(state: State) -> Iterator[State]:
 
 
 def pieces_apart(state: State, selection: Selection) -> tuple[int, int, float]:
-    """A minibatch's gradient cut in two ways, and how far the two are apart.
+    """Compare a minibatch's gradient at two micro-batch sizes: sizes, relative distance.
 
-    Under the policy as it stands, whose ratios to the old one are not 1, without a step.
+    The gradients are taken under the current policy, whose ratios are not 1, without a step.
     """
     large = min(len(selection), state.config.optim.micro_batch, _ROLLOUTS)
     small = -(-large // 3)

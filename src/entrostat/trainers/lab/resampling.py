@@ -1,9 +1,9 @@
 """Rollouts that are drawn after an iteration's own.
 
-Dynamic sampling (DAPO, arXiv 2503.14476, Eq. 11): prompts whose group has no signal are drawn anew,
-until the batch is full. Nothing is carried from one iteration to the next, and every draw has a
-random stream of its own, so that a resumed run repeats what it would have done. And rollouts at a
-second temperature, where a method asks for them (AEPO), beside an iteration's own.
+Dynamic sampling (DAPO, arXiv 2503.14476, Eq. 11) redraws prompts whose group has no signal until
+the batch is full. No rollouts carry over between iterations, and every draw has its own random
+stream, so a resumed run gives the same result. Rollouts at a second temperature are drawn beside an
+iteration's own if a method asks for them (AEPO).
 
 Shapes: B rollouts of the iteration, K of a prompt; T completion tokens at most.
 """
@@ -35,11 +35,11 @@ def with_signal(
     score: Scorer,
     on_progress: Callable[[int], None],
 ) -> tuple[Sampled, Tensor, dict[str, float]]:
-    """The iteration's rollouts, other prompts in the place of those without a signal.
+    """Replace the prompts of an iteration whose groups have no signal.
 
-    Returns rollouts and rewards [B], and what it cost: `rollout/redraws` rounds, `rollout/redrawn`
-    prompts and `rollout/redrawn_tokens`; `reward/drawn_mean` is the mean reward of the first draw,
-    which no choice has touched.
+    Returns rollouts, rewards [B] and metrics: `rollout/redraws` rounds, `rollout/redrawn` prompts
+    and `rollout/redrawn_tokens`. `reward/drawn_mean` is the mean reward of the first draw, before
+    any selection.
     """
     rounds = state.config.sampling.redraws
     if not rounds:
@@ -70,10 +70,10 @@ def with_signal(
 def _replaced(
     state: State, own: Sampled, rewards: Tensor, more: Sampled, extra: Tensor, swaps: dict[int, int]
 ) -> tuple[Sampled, Tensor]:
-    """The rollouts with prompts of `more` in the place of some, `swaps` place -> its number."""
+    """Replace prompts by those of `more`; `swaps` maps a place to the number of its replacement."""
     prompts, K = len(own.examples), len(rewards) // len(own.examples)
     both = together(own, more, state.policy.pad)
-    # where the rollouts of each place stand among both
+    # source prompt of each place, in the joined rollouts
     source = [prompts + swaps[i] if i in swaps else i for i in range(prompts)]
     rows = [K * number + k for number in source for k in range(K)]
     places = torch.tensor(rows)
@@ -98,11 +98,11 @@ def with_resampled(
     on_progress: Callable[[int], None],
     metrics: dict[str, float],
 ) -> tuple[Sampled, Tensor, TokenBatch]:
-    """The iteration's rollouts, and after them those that a method asks for now.
+    """Append the rollouts that a method asks for at another temperature.
 
-    The old policy's figures of all are at the run's own temperature. Where the objective may ask,
-    the batch says who is `tempered`, also where it asks for none. Controllers have seen the entropy
-    of `batch` [B, T]; `metrics` are of the iteration: `reward/failed` counts these rollouts, too.
+    The old policy's statistics of all rollouts are at the run's own temperature. If the objective
+    may ask, the batch has `tempered`, even when it asks for none. Controllers have observed the
+    entropy of `batch` [B, T]. `reward/failed` in `metrics` also counts these rollouts.
     """
     if "tempered" not in state.objective.needs:
         return sampled, rewards, batch
@@ -127,7 +127,7 @@ def with_resampled(
 
 
 def together(own: Sampled, more: Sampled, pad_id: int) -> Sampled:
-    """Rollouts of both; prompts of `more` are numbered after the first ones."""
+    """Join rollouts; prompts of `more` are numbered after those of `own`."""
     judged = [*(own.answers.judged or []), *(more.answers.judged or [])]
     answers = replace(
         own.answers, texts=[*own.answers.texts, *more.answers.texts], judged=judged or None,
@@ -156,5 +156,5 @@ def _joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Seque
 
 
 def _wide(values: Tensor, T: int) -> Tensor:
-    """[n, t] -> [n, T], 0 on the right."""
+    """Pad [n, t] to [n, T] with 0 on the right."""
     return pad(values, (0, T - values.shape[1]))

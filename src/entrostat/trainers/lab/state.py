@@ -1,4 +1,4 @@
-"""A run in memory: what it is made of, built once and checked before anything is written."""
+"""The state of a run, built once and checked before anything is written."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FIELDS = (*rollouts.FIELDS, "process_rewards", "tempered", "influence")
 
 @dataclass
 class State(Parts):
-    """All that an iteration reads, and what its updates change.
+    """The inputs of an iteration, and the state that its updates change.
 
-    Random numbers are no part of it: every stream is seeded from (seed, iteration, purpose).
+    Random generators are not part of it: every stream is seeded from (seed, iteration, purpose).
     """
 
-    config: TrainConfig  # the run's, with all that it leaves open chosen
-    reference: Policy | None  # the policy as training began with it; None where no method reads it
-    policy: Policy  # what is trained
+    config: TrainConfig  # the run's configuration, with all defaults chosen
+    reference: Policy | None  # the initial policy; None if no method reads it
+    policy: Policy  # the trained policy
     phi: Phi | None  # PRIME's second model
     optimizer: torch.optim.Optimizer  # AdamW over the policy's trained parameters
     scaler: torch.amp.GradScaler  # of the loss under fp16
@@ -60,7 +60,7 @@ class State(Parts):
 
 
 def build(config: TrainConfig, task: Task | None, say: Say) -> State:
-    """The state that a run begins with; writes what it chooses into the validated `config`."""
+    """Build the initial state of a run; write chosen defaults into the validated `config`."""
     parts = assemble(config, "lab", FIELDS, task, say)
     task, objective = parts.task, parts.objective
     for key, every in (("analyze", config.analyze.every), ("forecast", config.forecast.every)):
@@ -78,7 +78,7 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     small = is_small(policy.model)
     frozen = objective.needs & {"ref_logp", "process_rewards"}
     reference = policy.reference() if frozen else None
-    if is_multi_turn(task):  # what stands between turns shows whether there can be any
+    if is_multi_turn(task):  # fail early if the chat template drops the policy's turns
         observation_tokenizer(policy, config)("", policy.eos[0])
     if policy.origin is not None:
         say(f"model: {policy.origin['name']}; its weights were quantised to "
@@ -107,5 +107,5 @@ def build_optimizer(
         policy.trained().values(), lr=config.optim.lr, betas=config.optim.betas,
         weight_decay=config.optim.weight_decay, fused=True,
     )  # fmt: skip
-    optimizer.param_groups[0]["initial_lr"] = config.optim.lr  # as torch's schedules have it
+    optimizer.param_groups[0]["initial_lr"] = config.optim.lr  # as torch's schedulers set it
     return optimizer, torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")

@@ -37,10 +37,10 @@ _KEPT = (
 def update_policy(
     state: State, selection: Selection, analysis: Analysis | None, iteration: int
 ) -> dict[str, float]:
-    """All updates of an iteration; their figures, over all tokens of these."""
+    """Make all updates of an iteration; return their metrics, over all their tokens."""
     config, before = state.config, state.updates
-    place = (iteration - 1) * config.updates  # of an update among those planned
-    # on the CPU: the same tokens are selected whatever the device
+    place = (iteration - 1) * config.updates  # index of an update among the planned ones
+    # on the CPU, so that the same tokens are selected on any device
     select = generator(config.seed, iteration, "select", torch.device("cpu"))
     tally = MetricAccumulator()
     parts = _parts(config, len(selection))
@@ -64,7 +64,7 @@ def update_policy(
 
 
 def _parts(config: TrainConfig, count: int) -> int:
-    """Minibatches of a pass over `count` rollouts."""
+    """Number of minibatches in a pass over `count` rollouts."""
     parts = config.optim.minibatches
     if config.optim.keep_size:
         size = math.ceil(config.sampling.prompts * config.sampling.rollouts / parts)
@@ -75,7 +75,7 @@ def _parts(config: TrainConfig, count: int) -> int:
 def _minibatches(
     state: State, iteration: int, selection: Selection, parts: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Place among the updates planned, and rows [n] of those that are trained on."""
+    """Yield the index of each planned update, and the rows [n] of its minibatch."""
     optim, group = state.config.optim, selection.batch.need("group")
     shuffle = generator(state.config.seed, iteration, "shuffle", torch.device("cpu"))
     for epoch in range(optim.epochs if len(group) else 0):
@@ -94,14 +94,14 @@ def update(
     where: str,
     unseen: bool = False,
 ) -> dict[str, float]:
-    """One optimizer step on a minibatch, cut into micro-batches that give the same gradient.
+    """Make one optimizer step on a minibatch; micro-batches do not change the gradient.
 
-    `batch` [n, T] is prepared; its `logp` and `entropy` are the old policy's. The iteration has
-    `made` updates so far: before the first one the weights are still the old policy's, so that a
-    plan needs no pass of its own and every ratio is exactly 1. `unseen`: it has made updates, but
-    none on this minibatch. Only then is the change of its entropy an unbiased measurement.
+    `batch` [n, T] is prepared; its `logp` and `entropy` are the old policy's. `made` counts the
+    iteration's updates so far. At 0 the weights are still the old policy's, so the plan needs no
+    pass of its own and every ratio is exactly 1. `unseen`: updates were made, but none on this
+    minibatch; only then is its entropy change an unbiased measurement.
 
-    `where` names the update in an error message. To count updates is the caller's.
+    `where` names the update in an error message. The caller counts updates.
     """
     optimizer, scaler, clip = state.optimizer, state.scaler, state.config.optim.clip
     parameters = optimizer.param_groups[0]["params"]
@@ -115,7 +115,7 @@ def update(
     pieces = torch.arange(len(batch), device=batch.mask.device).split(
         state.config.optim.micro_batch
     )
-    plan = None  # of one piece, its own pass tells what methods read
+    plan = None  # with one micro-batch, its own pass supplies the methods' inputs
     if len(pieces) > 1:
         measure = partial(_measured, state, sequences, pieces)
         plan = state.objective.step(batch, generator, fresh=not made, measure=measure)
@@ -151,7 +151,7 @@ def update(
 def _measured(
     state: State, sequences: Sequences, pieces: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor]:
-    """[n, T] each: log-probs and entropies of a minibatch under the policy as it stands."""
+    """Log-probs and entropies of a minibatch under the current policy, [n, T] each."""
     temperature = state.config.sampling.temperature
     with torch.no_grad():
         stats = [state.policy.token_stats(sequences[rows], temperature) for rows in pieces]
@@ -161,13 +161,13 @@ def _measured(
 def _backward(
     state: State, plan: Plan, stats: TokenStats, entropy: Gradient | None, tokens: Tensor
 ) -> dict[str, Tensor]:
-    """Add a micro-batch's gradient; returns sums that add up over micro-batches.
+    """Add a micro-batch's gradient; return sums that add up over micro-batches.
 
-    The gradient of the mean entropy is added to `entropy`, where it is wanted; its minibatch has
+    If `entropy` is given, the gradient of the mean entropy is added to it; the minibatch has
     `tokens` [] tokens.
     """
     exact, numerics = plan.at(stats.logp, stats.entropy), state.config.numerics
-    # methods decide on what is exact; the ratio alone is rounded
+    # methods use exact values; only the ratio is rounded
     out = plan.loss(with_rounded_ratio(exact, numerics) if rounds(numerics) else exact)
     if entropy is not None:
         entropy.add(stats.entropy, exact.mask, tokens)
@@ -180,7 +180,7 @@ def _backward(
 def _check_step(state: State, loss: float, norm: float, where: str) -> None:
     if not math.isfinite(loss):
         raise RunStopped(f"{where}: the loss is {loss}. {_KEPT}")
-    # under fp16 a step that overflows is skipped and the scale halved: that is how it is found
+    # under fp16 a step that overflows is skipped and the scale halved, to find a usable scale
     if not math.isfinite(norm) and (
         not state.scaler.is_enabled() or state.scaler.get_scale() < 1e-3
     ):

@@ -1,4 +1,4 @@
-"""The alarm as a callback of any GRPOTrainer, TRL's own or ours."""
+"""The entropy alarm as a callback of any GRPOTrainer, TRL's own or ours."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ...runs.trackers.services import alert_here
 
 
 class EntropyAlarm(TrainerCallback):
-    """Warns when entropy is on its way out of a band; adds `alarm/...` to what is logged.
+    """Warns when entropy is about to leave a band; adds `alarm/...` to the logged metrics.
 
-    It reads the `entropy` (or our `entropy/exact`) of every logged line that has a reward, and a
-    controller's target where one is logged. The defaults' detection and false-alarm rates are in
-    docs/diagnosis_rules.md. Nothing is stopped: where you want that, `stop=True` ends training
-    after the step in which the alarm is raised.
+    It reads `entropy` (or our `entropy/exact`) of every logged line that has a reward, and a
+    controller's target if one is logged. The defaults' detection and false-alarm rates are in
+    docs/diagnosis_rules.md. By default training continues; `stop=True` ends it after the step in
+    which the alarm is raised.
 
     Args:
-        low: where the band begins: nats, or "0.5x" of the first entropy.
-        high: where it ends, likewise.
-        stop: whether training ends with the alarm.
+        low: lower end of the band: nats, or "0.5x" of the first entropy.
+        high: upper end, likewise.
+        stop: whether the alarm ends training.
 
     Raises:
-        ValueError: an end of the band cannot be read.
+        ValueError: an end of the band cannot be parsed.
 
     Example:
         >>> from trl import GRPOTrainer  # doctest: +SKIP
@@ -65,17 +65,17 @@ class EntropyAlarm(TrainerCallback):
         found = {k: v for k, v in self.sentinel.line(row).items() if k.startswith("alarm/")}
         logs |= found
         history = getattr(state, "log_history", None)
-        if history and history[-1].get("reward") == logs["reward"]:  # made before callbacks ran
+        if history and history[-1].get("reward") == logs["reward"]:  # added before callbacks ran
             history[-1] |= found
         if self.stop and self.sentinel.alarm.raised:
             control.should_training_stop = True
 
 
 def _to_the_front(callback: TrainerCallback) -> None:
-    """Make a callback the first of those that are being called.
+    """Move a callback to the front of the handler that is calling it.
 
-    Trackers of `report_to`, which log what a line has when it reaches them, would come before the
-    user's callbacks; transformers hands a callback everything but the list that it stands in.
+    Otherwise trackers of `report_to`, which log the line as they receive it, would run before the
+    user's callbacks. transformers passes a callback everything except the handler's list.
     """
     handler = sys._getframe(2).f_locals.get("self")
     if isinstance(handler, CallbackHandler) and callback in handler.callbacks:

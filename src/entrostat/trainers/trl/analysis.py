@@ -1,10 +1,10 @@
-"""`analyze_every`: what a generation batch's optimizer steps did to entropy, token by token.
+"""`analyze_every`: the entropy effect of a generation batch's optimizer steps, token by token.
 
-The lab's analysis, of TRL's model, its generation batches and its optimizer: TRL's rows become the
-lab's sequences, TRL's model a policy that is measured without dropout, checkpointing and autocast.
-It reads and changes nothing; its random stream is the lab's own for analyses.
+This is the lab's analysis, applied to TRL's model, generation batches and optimizer. TRL's rows
+become the lab's sequences; TRL's model becomes a policy that is measured without dropout,
+checkpointing and autocast. The analysis reads only; its random stream is the lab's for analyses.
 
-    generated      -> a batch that is due is kept, in the order in which it was sampled
+    generated      -> a due batch is kept, in the order in which it was sampled
     before_step    -> before the first step: influences; before each: its minibatch
     optimizer step -> the minibatch after it; after the last one the lines and columns are written
 
@@ -39,10 +39,10 @@ from .step import WHOLE
 
 @dataclass
 class TrainedByTRL(Policy):
-    """TRL's model as the lab's policy: as in TRL's own passes, no position ids are given."""
+    """TRL's model as the lab's policy; like TRL's own passes, it gets no position ids."""
 
     def packs_all(self, sequences: Sequences) -> bool:
-        """As the lab's; a completion that a tool wrote parts of is not packed."""
+        """As in the lab, but a completion that contains tool output is not packed."""
         sampled = sequences.attention[:, sequences.prompt_width :].bool()
         return torch.equal(sequences.mask, sampled) and super().packs_all(sequences)
 
@@ -57,12 +57,12 @@ class TrainedByTRL(Policy):
 
 
 class Analyst(TrainerCallback):
-    """Analyses the first and every so many generation batches."""
+    """Analyses the first generation batch and then every `every`-th."""
 
     def __init__(self, trainer: Any, every: int) -> None:
         check(trainer, every)
         self.trainer, self._analyze, self._iteration = trainer, Analyze(every), 0
-        self.seconds = 0.0  # that the last generation batch's analysis took; 0 of none
+        self.seconds = 0.0  # duration of the last generation batch's analysis; 0 without one
         self._batch: tuple[dict[str, Any], TokenBatch, TokenBatch] | None = None
         self._analysis: Analysis | None = None
         self._place = torch.empty(0)
@@ -72,10 +72,10 @@ class Analyst(TrainerCallback):
     # ------------------------------------------------------------------ called by the trainer
 
     def generated(self, output: dict[str, Any], graded: TokenBatch, ready: TokenBatch) -> None:
-        """A generation batch, before TRL shuffles it.
+        """Receive a generation batch before TRL shuffles it.
 
         `graded` [B, T] has outcome advantages [B] and the reward functions' rewards; `ready` is the
-        same, prepared.
+        same batch after preparation.
         """
         trainer = self.trainer
         self._iteration = trainer.state.global_step // trainer.updates + 1
@@ -85,7 +85,7 @@ class Analyst(TrainerCallback):
             self._batch = output, graded, ready
 
     def before_step(self, pieces: list[dict[str, Any]]) -> None:
-        """An optimizer step on the micro-batches `pieces` is about to be made."""
+        """Called before an optimizer step on the micro-batches `pieces`."""
         if self._batch is not None:
             (output, graded, ready), self._batch = self._batch, None
             kept, trained = self.trainer.objective.drop_zero_advantage(ready)
@@ -98,7 +98,7 @@ class Analyst(TrainerCallback):
             return
         rows = self._place[torch.cat([piece[ROLLOUT] for piece in pieces])]
         rows = rows[rows >= 0]
-        if len(rows):  # none: only rollouts of groups without a signal
+        if len(rows):  # empty if all rollouts belong to groups without a signal
             lr = float(self._optimizer.param_groups[0]["lr"])
             self._update = rows, self._analysis.watch.before(rows), lr
 
@@ -107,7 +107,7 @@ class Analyst(TrainerCallback):
         return self._analysis is not None
 
     def hold(self, figures: dict[str, float]) -> None:
-        """The iteration's figures, to be written once its last step has been made."""
+        """Keep the iteration's metrics until its last step has been made."""
         self._figures = figures
 
     # ------------------------------------------------------------------ called by transformers
@@ -147,7 +147,7 @@ class Analyst(TrainerCallback):
 
     @cached_property
     def _meter(self) -> PolicyEvaluator:
-        """The policy, once its model is where it is trained."""
+        """Evaluator of the policy, built once its model is on the training device."""
         trainer = self.trainer
         model: Any = trainer.model
         policy = TrainedByTRL(
@@ -198,7 +198,7 @@ def check(trainer: Any, every: int) -> None:
 
 
 def sequences_of(output: dict[str, Any]) -> Sequences:
-    """TRL's generation batch, which has no images, as the lab's sequences in the same order."""
+    """Convert TRL's generation batch to the lab's sequences, in order; images raise."""
     seen = [name for name in IMAGES if output.get(name) is not None]
     if seen:
         raise ValueError(
@@ -220,10 +220,10 @@ def sequences_of(output: dict[str, Any]) -> Sequences:
 
 @contextmanager
 def plain(model: nn.Module) -> Iterator[None]:
-    """While open, a pass of TRL's model is as the lab makes it; then all is as before.
+    """Within the context, TRL's model runs as the lab's; its previous state returns on exit.
 
-    No dropout, no gradient checkpointing, and the forward pass from before accelerate wrapped it in
-    its autocast.
+    Dropout and gradient checkpointing are off, and the forward pass is the original one, without
+    accelerate's autocast.
     """
     training = [module for module in model.modules() if module.training]
     wrapped, original = model.forward, model.__dict__.get("_original_forward")

@@ -1,10 +1,10 @@
-"""A configuration as the arguments of TRL's `GRPOConfig`; `[trl]` adds what no setting says.
+"""Translate a configuration into TRL's `GRPOConfig`; `[trl]` adds arguments without a setting.
 
 `SETTINGS` is the table: argument, the setting that it comes from, its value. An argument of the
-table in `[trl]` is refused with the name of its setting, so that a recipe means the same in every
-host; what TRL cannot do of a recipe is refused as well (`refuse`).
+table in `[trl]` raises and names its setting, so that a recipe means the same in every trainer.
+Settings that TRL does not support raise as well (`refuse`).
 
-Words: B rollouts of an iteration, W processes.
+Symbols: B rollouts of an iteration, W processes.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ SETTINGS: dict[str, tuple[str, Value]] = {
         "save.checkpoint_every",
         lambda c: (c.save.checkpoint_every or c.iterations) * c.updates,
     ),
-    # all: transformers would remove a whole one before the new one is (`checkpoints.keep`)
+    # all: transformers removes a whole one before the new one is whole (`checkpoints.keep`)
     "save_total_limit": ("save.checkpoints", lambda c: None),
 }
-# arguments that follow from several settings (`arguments`), or that a setting says in other words
+# arguments that follow from several settings (`arguments`), or that a setting names differently
 _SAID_BY = {
     "max_completion_length": "sampling.max_new_tokens",
     "per_device_train_batch_size": "optim.micro_batch",
@@ -89,21 +89,21 @@ _SAID_BY = {
     "generation_kwargs.temperature": "sampling.temperature",
     "generation_kwargs.top_p": "sampling.top_p",
 }  # fmt: skip
-# what no recipe may say, since the run relies on it, and why
+# arguments that no recipe may set, since the run relies on them, and why
 _FIXED: dict[str, tuple[Any, str]] = {
     "shuffle_dataset": (False, "prompts come in the order of the lab's draws"),
     "ignore_data_skip": (False, "a resumed run goes on where it was in its draws"),
     "disable_tqdm": (True, "the run shows its own progress"),
     "save_only_model": (False, "a resumed run needs AdamW's moments"),
 }
-# said here, since TRL's defaults suit others; [trl] may say otherwise
+# defaults that differ from TRL's; [trl] may override them
 _USUAL = {"report_to": "none", "dataloader_pin_memory": False}
 
 
 def cut(config: TrainConfig, world: int) -> tuple[int, int]:
-    """The largest equal micro-batches of at most `optim.micro_batch`, on `world` processes.
+    """Split minibatches into the largest equal micro-batches of at most `optim.micro_batch`.
 
-    Returns the sequences that a process has in memory at once, and its micro-batches of an update.
+    Returns the sequences in memory per process (of `world`), and the micro-batches per update.
     """
     s, minibatches = config.sampling, config.optim.minibatches
     each, rest = divmod(s.prompts * s.rollouts, minibatches * world)
@@ -119,7 +119,7 @@ def cut(config: TrainConfig, world: int) -> tuple[int, int]:
 
 
 def launched(how: str) -> bool:
-    """Whether accelerate was launched with it: "FSDP", "DEEPSPEED"."""
+    """Whether accelerate was launched with `how`: "FSDP" or "DEEPSPEED"."""
     return os.environ.get(f"ACCELERATE_USE_{how}", "false").lower() == "true"
 
 
@@ -128,7 +128,7 @@ def sharded() -> bool:
 
 
 def refuse(config: TrainConfig) -> None:
-    """Refuse what TRL cannot do of a configuration, of its [trl], or as accelerate was launched."""
+    """Raise on settings, [trl] keys or accelerate launches that this trainer does not support."""
     check_installed(config.log.to)
     if launched("FSDP") and os.environ.get("FSDP_VERSION", "1") == "1":
         raise ValueError(
@@ -156,7 +156,7 @@ def refuse(config: TrainConfig) -> None:
 
 
 def _check_own(own: dict[str, Any]) -> None:
-    """Refuse keys of `[trl]` that GRPOConfig lacks, or that a setting owns."""
+    """Raise on keys of `[trl]` that GRPOConfig lacks, or that a setting owns."""
     from trl import GRPOConfig
 
     known = [field.name for field in dataclasses.fields(GRPOConfig)]
@@ -176,9 +176,9 @@ def _check_own(own: dict[str, Any]) -> None:
 
 
 def arguments(config: TrainConfig, new: int, world: int = 1) -> dict[str, Any]:
-    """Keyword arguments of `GRPOConfig`: of a resolved configuration and W = `world`.
+    """Keyword arguments of `GRPOConfig` for a resolved configuration and W = `world`.
 
-    B stays the recipe's, whatever W is; a completion may take `new` tokens.
+    B is the recipe's for any W; a completion may take `new` tokens.
     """
     micro, accumulated = cut(config, world)
     return {
@@ -195,7 +195,7 @@ def arguments(config: TrainConfig, new: int, world: int = 1) -> dict[str, Any]:
 
 
 def _tracked(config: TrainConfig) -> dict[str, Any]:
-    """Of trackers: TRL's own, which are given a line an iteration unless [trl] says otherwise."""
+    """Arguments of TRL's own trackers; they log once per iteration unless [trl] overrides it."""
     if not config.log.to:
         return {}
     return {
@@ -207,7 +207,7 @@ def _tracked(config: TrainConfig) -> dict[str, Any]:
 
 
 def grpo_config(config: TrainConfig, new: int, world: int = 1) -> Any:
-    """The `trl.GRPOConfig`; making it joins the other processes, where there are any."""
+    """Build the `trl.GRPOConfig`; this joins the process group, if there is one."""
     from trl import GRPOConfig
 
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
@@ -225,6 +225,6 @@ def grpo_config(config: TrainConfig, new: int, world: int = 1) -> Any:
 
 
 def _schedule(config: TrainConfig) -> str:
-    """The scheduler's name; the curve itself is the lab's (`RecipeTrainer.create_scheduler`)."""
+    """The scheduler's name; the lab computes the curve (`RecipeTrainer.create_scheduler`)."""
     warm = config.optim.schedule == "constant" and config.optim.warmup
     return "constant_with_warmup" if warm else config.optim.schedule

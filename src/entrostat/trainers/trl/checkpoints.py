@@ -1,10 +1,10 @@
-"""TRL's checkpoints in a run directory, sealed, so that a run goes on from whole ones only.
+"""TRL's checkpoints in a run directory, sealed so that a run resumes only from complete ones.
 
-`checkpoints/checkpoint-480/` is transformers' own: weights, AdamW, schedule, trainer state (the
-controllers with it). `entrostat.json` is written into it last, when all of it is on the disk: the
-iteration, the configuration, how far each log had come, and the size of each file.
+`checkpoints/checkpoint-480/` is transformers' own: weights, AdamW, schedule, trainer state with the
+controllers. `entrostat.json` is written last, after the rest is on the disk: the iteration, the
+configuration, the position of each log, and the size of each file.
 
-The controllers' state is in every checkpoint of an `EntropyGRPOTrainer` (`EntropyControl`).
+Every checkpoint of an `EntropyGRPOTrainer` has the controllers' state (`EntropyControl`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SEAL = "entrostat.json"
 
 
 def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mark]) -> None:
-    """Have a checkpoint that TRL has written on the disk, and say that it is whole."""
+    """Sync a checkpoint that TRL has written, then mark it as complete."""
     files = [file for file in path.rglob("*") if file.is_file()]
     with writing(path):
         for file in (*files, path, path.parent):
@@ -51,7 +51,7 @@ def keep(directory: Path, count: int) -> None:
 
 
 def remove(directory: Path, after: int) -> None:
-    """Remove what is newer than the newest whole checkpoint up to an iteration."""
+    """Remove checkpoints newer than the newest complete one up to iteration `after`."""
     for path in reversed(_directories(directory)):
         with suppress(DamagedError):
             if _read(path).iteration <= after:
@@ -60,13 +60,13 @@ def remove(directory: Path, after: int) -> None:
 
 
 def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
-    """The newest whole checkpoint, without its tensors; its directory's name has `updates`."""
+    """The newest complete checkpoint, without its tensors; its directory name gives `updates`."""
     sealed = {path.name: path for path in _directories(directory) if (path / _SEAL).exists()}
     return newest_of(directory, sealed, _read, check)
 
 
 def bound_to(directory: Path) -> str | None:
-    """The configuration, as TOML, of the newest whole checkpoint."""
+    """The configuration of the newest complete checkpoint, as TOML."""
     saved = newest(directory)
     return None if saved is None else saved.config
 
@@ -89,7 +89,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _directories(directory: Path) -> list[Path]:
-    """The oldest first."""
+    """Checkpoint directories, oldest first."""
     found = [p for p in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", p.name)]
     return sorted(found, key=_updates)
 
@@ -99,7 +99,7 @@ def _updates(path: Path) -> int:
 
 
 class EntropyControl(TrainerCallback, ExportableState):
-    """The controllers' state, in every checkpoint's `trainer_state.json`."""
+    """Stores the controllers' state in every checkpoint's `trainer_state.json`."""
 
     def __init__(self, objective: Objective | None = None) -> None:
         self.objective = objective
@@ -111,9 +111,9 @@ class EntropyControl(TrainerCallback, ExportableState):
 
 
 class Begin(TrainerCallback):
-    """Hands a checkpoint's state to the objective, whether or not transformers restores callbacks.
+    """Restores the objective's state, whether or not transformers restores callbacks.
 
-    It does so only with restore_callback_states_from_checkpoint, and then with a new object.
+    transformers does so only with restore_callback_states_from_checkpoint, and into a new object.
     """
 
     def __init__(self, trainer: Any) -> None:

@@ -1,9 +1,9 @@
-"""A run directory beside TRL's own output: our figures per iteration, and its rollouts' tokens.
+"""A run directory beside TRL's output: our metrics per iteration, and the rollouts' tokens.
 
-    DIR/config.toml, objective.json    the settings, and all that decides what is trained
-    DIR/metrics.jsonl                  one line per generation batch, as the lab writes it
+    DIR/config.toml, objective.json    the settings, and everything that decides the training
+    DIR/metrics.jsonl                  one line per generation batch, in the lab's format
     DIR/rollouts/000012.safetensors    `entrostat.load_rollouts` reads it
-    DIR/analysis.jsonl                 one line an analysed generation batch
+    DIR/analysis.jsonl                 one line per analysed generation batch
 
 `entrostat report DIR` makes the page.
 """
@@ -42,9 +42,9 @@ class RunLog:
         self._written: Rollouts | None = None
 
     def begin(self, trainer: Any, done: int, iterations: int) -> None:
-        """Make the directory and say what the run is, under the lab's names of settings.
+        """Make the directory and write the run's settings, under the lab's names.
 
-        Lines and rollouts after iteration `done` are forgotten.
+        Lines and rollouts after iteration `done` are removed.
         """
         self.run.rollouts.mkdir(parents=True, exist_ok=True)
         forget_rollouts(self.run.rollouts, done)
@@ -69,7 +69,7 @@ class RunLog:
     def analysed(
         self, line: dict[str, Any], change: Tensor, influence: Tensor, mask: Tensor
     ) -> None:
-        """The line of an analysis; its columns [B, T] go to the iteration's tokens, if written."""
+        """Write an analysis; add its columns [B, T] to the iteration's rollouts, if dumped."""
         self.analysis.append([line])
         if self._written is not None and self._written.iteration == line["iteration"]:
             own = self._written.sampled
@@ -81,7 +81,7 @@ class RunLog:
 
 
 def _settings(trainer: Any, objective: dict[str, Any] | None, iterations: int) -> dict[str, Any]:
-    """The run's settings, as config.toml has them; TRL's own where they are not its defaults."""
+    """The run's settings in config.toml's form, with TRL arguments that are not defaults."""
     args, rewards = trainer.args, "+".join(trainer.reward_func_names)
     sampled = args.per_device_train_batch_size * args.steps_per_generation
     known: dict[str, Any] = {
@@ -115,11 +115,10 @@ def rollouts_of(
     iteration: int, tokenizer: Any, output: dict[str, Any], ready: TokenBatch, rewards: Tensor,
     prompts: list[str], scored: Sequence[Scored],
 ) -> Rollouts:  # fmt: skip
-    """This rank's rollouts in a generation batch, which are counted from 1.
+    """Build this rank's rollouts of a generation batch; iterations count from 1.
 
-    `output` is TRL's; `ready` has the advantages [B, T] after the methods' edits; `rewards` [B] are
-    as they were given, NaN where none was; `scored` has the texts also of truncated rollouts that
-    TRL masks.
+    `output` is TRL's batch; `ready` has the methods' advantages [B, T]; `rewards` [B] are the given
+    rewards, NaN if none; `scored` also has the texts of truncated rollouts that TRL masks.
     """
     sampler = output.get("sampling_per_token_logps")
     figures = {
@@ -135,7 +134,7 @@ def rollouts_of(
 
 
 def joined(parts: Sequence[Rollouts]) -> Rollouts:
-    """The rollouts of all ranks, in their order."""
+    """Concatenate the rollouts of all ranks in rank order."""
     own = [torch.ones_like(p.tokens).bool() if p.sampled is None else p.sampled for p in parts]
     sampled = torch.cat(own)
     columns: dict[str, Any] = {
@@ -155,6 +154,6 @@ def joined(parts: Sequence[Rollouts]) -> Rollouts:
 
 
 def among(values: Tensor, mask: Tensor, own: Tensor | None) -> Tensor:
-    """[n] float32: the entries of [B, T] at `mask`, row after row; NaN where `own` [n] is False."""
+    """Entries of [B, T] at `mask`, row by row, as [n] float32; NaN where `own` [n] is False."""
     flat = values[mask].float().cpu()
     return flat if own is None else flat.new_full(own.shape, math.nan).masked_scatter(own, flat)

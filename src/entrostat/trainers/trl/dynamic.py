@@ -1,6 +1,6 @@
-"""Dynamic sampling in TRL: other prompts in the place of groups without a signal (DAPO, Eq. 11).
+"""Dynamic sampling in TRL: replace prompts whose groups have no signal (DAPO, Eq. 11).
 
-Every draw of prompts is seeded by its place in the run, so that a resumed run repeats it.
+Every draw of prompts is seeded by its place in the run, so a resumed run repeats it.
 
 Shapes: B rollouts of this process, K of a prompt; A rollouts of all processes, F reward functions.
 """
@@ -37,7 +37,7 @@ def check(trainer: Any, redraws: int) -> None:
 
 
 def dataset_rows(trainer: Any, draw: int, count: int) -> list[dict[str, Any]]:
-    """Rows of `count` prompts of the data set, of this process and a generation batch's `draw`."""
+    """Rows of `count` prompts of the data set, for this process and a batch's `draw`-th draw."""
     rank, data = trainer.accelerator.process_index, trainer.train_dataset
     seed = [trainer.args.seed, trainer.state.global_step, trainer.place, draw, rank]
     rng = np.random.default_rng(seed)
@@ -48,15 +48,15 @@ def dataset_rows(trainer: Any, draw: int, count: int) -> list[dict[str, Any]]:
 def redrawn(
     trainer: Any, output: dict[str, Any], generate: Generate, redraws: int
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """A generation batch whose groups without a signal have given way to others.
+    """Replace the groups of a generation batch that have no signal.
 
-    `output` is what TRL made of this process's B rollouts; `generate` makes such a batch of other
-    prompts. Each leaves in `trainer._scored` the rewards [A, F] of all processes and this one's
+    `output` is TRL's batch of this process's B rollouts; `generate` makes such a batch of other
+    prompts. Both leave in `trainer._scored` the rewards [A, F] of all processes and this process's
     rollouts.
 
     Returns:
-        The batch, and what it cost: `rollout/redraws` draws, `rollout/redrawn` prompts,
-        `rollout/redrawn_tokens`; `reward/drawn_mean` is of the first draw.
+        The batch, and the cost: `rollout/redraws` draws, `rollout/redrawn` prompts,
+        `rollout/redrawn_tokens`; `reward/drawn_mean` is the mean of the first draw.
     """
     if any(output.get(key) is not None for key in IMAGES):
         raise ValueError("EntropyGRPOTrainer: redraws: rollouts with images cannot be drawn again")
@@ -67,7 +67,7 @@ def redrawn(
     costs = torch.zeros(3, dtype=torch.float64)
     for draw in range(1, redraws + 1):
         idle = ~has_signal(_total(trainer, scores), K).view(world, -1)  # [world, groups of each]
-        count = int(idle.sum(-1).max())  # processes generate together: as many on each
+        count = int(idle.sum(-1).max())  # processes generate together, so the count is equal on all
         if not count:
             break
         more = generate([row for row in trainer.other_rows(draw, count) for _ in range(K)])
@@ -96,14 +96,14 @@ def redrawn(
 
 
 def _total(trainer: Any, scores: Tensor) -> Tensor:
-    """[A]: the weighted sum of rewards [A, F]; functions that said nothing add nothing."""
+    """Weighted sum [A] of rewards [A, F]; NaN counts as 0."""
     return (scores * trainer.reward_weights.to(scores.device)).nansum(1)
 
 
 def _replaced(
     trainer: Any, output: dict[str, Any], more: dict[str, Any], swaps: list[tuple[int, int]]
 ) -> dict[str, Any]:  # fmt: skip
-    """The batch with rows of another in the place of some: prompts to the left, padded alike."""
+    """Replace rows of the batch by rows of `more`; prompts are padded on the left."""
     here, there = (torch.tensor(side) for side in zip(*swaps, strict=True))
     B, made = len(output["completion_ids"]), {}
     for key, value in output.items():
@@ -121,6 +121,6 @@ def _replaced(
 
 
 def _wide(values: Tensor, width: int, fill: int, left: bool) -> Tensor:
-    """[n, t] -> [n, width]."""
+    """Pad [n, t] to [n, width]."""
     more = width - values.shape[1]
     return pad(values, (more, 0) if left else (0, more), value=fill)

@@ -1,7 +1,7 @@
-"""The objective that a `GRPOConfig` means by itself: `make_objective(**from_grpo_config(config))`.
+"""The objective equivalent to a `GRPOConfig`: `make_objective(**from_grpo_config(config))`.
 
-Its loss is TRL's own with that configuration, under TRL's conventions: what TRL adds to deviations
-of rewards, and its denominators.
+Its loss is TRL's own for that configuration, with TRL's conventions: the epsilon added to standard
+deviations of rewards, and the denominators.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ESTIMATORS = {"group": "grpo", "batch": "grpo_batch", "none": "dr_grpo"}
 
 
 def from_grpo_config(config: Any) -> dict[str, Any]:
-    """Arguments of `make_objective` for the loss that a GRPOConfig means.
+    """Return arguments of `make_objective` for the loss of a GRPOConfig.
 
-    The loss is TRL's to rounding. What acts once per generation batch and in TRL once per optimizer
-    step: `adaptive_entropy` (`use_adaptive_entropy`).
+    The loss equals TRL's up to rounding. One difference: `adaptive_entropy`
+    (`use_adaptive_entropy`) acts once per generation batch, in TRL once per optimizer step.
 
     Args:
         config: a `trl.GRPOConfig`.
@@ -37,7 +37,7 @@ def from_grpo_config(config: Any) -> dict[str, Any]:
         A new dictionary; its "method" is a list to which interventions may be appended.
 
     Raises:
-        ValueError: no objective is equal; says what has no equal, and why.
+        ValueError: no objective is equivalent; the message names the argument and the reason.
 
     Example:
         >>> from trl import GRPOConfig  # doctest: +SKIP
@@ -76,7 +76,7 @@ def from_grpo_config(config: Any) -> dict[str, Any]:
     advantage = ESTIMATORS[config.scale_rewards]
     if config.multi_objective_aggregation == "normalize_then_sum":
         advantage = "gdpo"
-    # without the parameters that are the method's defaults
+    # omit parameters at the method's defaults
     defaults = [METHODS[m["name"]].parameters() | {"name": None} for m in chain]
     method = [
         {k: v for k, v in m.items() if v != usual[k]}
@@ -106,12 +106,12 @@ def _surrogate(config: Any) -> dict[str, Any]:
 
 
 def _without_equal(config: Any) -> list[tuple[bool, str]]:
-    """(whether it is so, why nothing is equal) of all that no method means."""
+    """List (applies, reason) for each argument that no method can express."""
     sequence = config.importance_sampling_level == "sequence"
     own, delta = config.loss_type in ("cispo", "sapo", "vespo"), config.delta
     bonus = bool(config.use_adaptive_entropy or config.entropy_coef)
     corrected = config.use_vllm and config.vllm_importance_sampling_correction
-    # what VESPO has of the level is the bias correction of the reference KL
+    # in VESPO the level affects only the bias correction of the reference KL
     level = config.loss_type != "vespo" or (config.beta and config.use_bias_correction_kl)
     return [
         (own and sequence and bool(level), f"loss_type={config.loss_type!r} with "

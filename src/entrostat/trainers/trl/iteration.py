@@ -1,6 +1,6 @@
-"""TRL's batches as ours: what is added to them, read from them, and watched without an objective.
+"""TRL's batches as ours: added fields, conversion, and metrics without an objective.
 
-TRL holds a batch as a dictionary of tensors. What we add to a generation batch survives its shuffle
+TRL holds a batch as a dictionary of tensors. Fields added to a generation batch survive its shuffle
 and its split into micro-batches.
 
 Shapes: B rollouts of a micro-batch, or of all ranks; T completion tokens at most.
@@ -22,7 +22,7 @@ from ...dynamics import online
 
 OLD_LOGP, OLD_ENTROPY = "entrostat_old_logp", "entrostat_old_entropy"
 GROUP, ROLLOUT = "entrostat_group", "entrostat_rollout"
-# fields of a graded and prepared batch; the last is there only where a method edits advantages
+# fields of a graded and prepared batch; the last exists only if a method edits advantages
 _ADDED = {
     "advantages": "entrostat_advantage", "idle": "entrostat_idle", "rewards": "entrostat_reward",
     "group": GROUP, "rollout": ROLLOUT, "edited": "entrostat_edited",
@@ -34,22 +34,22 @@ IMAGES = (
 
 
 class Scored(NamedTuple):
-    """A rollout of this process as it was scored."""
+    """A scored rollout of this process."""
 
-    row: Mapping[str, Any]  # of the data set
-    ids: list[int]  # its tokens, before any is masked
-    text: str  # of them
-    finished: bool  # whether it ended by itself
+    row: Mapping[str, Any]  # row of the data set
+    ids: list[int]  # its tokens, before masking
+    text: str  # decoded tokens
+    finished: bool  # whether it ended by eos or a stop
 
 
 def loss_mask(inputs: dict[str, Any]) -> Tensor:
-    """[B, T] bool: the tokens that the policy sampled and TRL trains on."""
+    """Sampled tokens that TRL trains on, [B, T] bool."""
     mask = inputs["completion_mask"]
     return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).bool()
 
 
 def cut_anew(pieces: list[dict[str, Any]], whole_groups: bool) -> list[dict[str, Any]]:
-    """The same rollouts in as many other micro-batches, by torch's generator."""
+    """Shuffle rollouts into the same number of micro-batches, with torch's generator."""
     group = torch.cat([piece[GROUP] for piece in pieces])
     order = shuffled(group, whole_groups, torch.default_generator)
 
@@ -59,20 +59,20 @@ def cut_anew(pieces: list[dict[str, Any]], whole_groups: bool) -> list[dict[str,
         if isinstance(parts[0], list):
             rows = [row for part in parts for row in part]
             return [rows[i] for i in order]
-        return parts[0]  # None, or the whole batch's
+        return parts[0]  # None, or a value of the whole batch
 
     whole = {key: joined([piece[key] for piece in pieces]) for key in pieces[0]}
     return split_tensor_dict(whole, len(pieces))
 
 
 def addition(ready: TokenBatch) -> dict[str, Tensor]:
-    """What a graded and prepared batch adds to TRL's: `token_batch` reads it again."""
+    """Fields that a graded and prepared batch adds to TRL's; `token_batch` reads them."""
     found = {key: getattr(ready, name) for name, key in _ADDED.items()}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
-    """Micro-batches as one batch under the policy that sampled; `logp` and `entropy` are its."""
+    """Join micro-batches under the sampling policy, which also gives `logp` and `entropy`."""
 
     def joined(name: str) -> Tensor | None:
         parts = [piece[name] for piece in pieces if name in piece]
@@ -82,7 +82,7 @@ def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
     logp, entropy = joined(OLD_LOGP), joined(OLD_ENTROPY)
     assert logp is not None
     added: dict[str, Any] = {name: joined(key) for name, key in _ADDED.items()}
-    correction = joined("importance_sampling_ratio")  # [B, T] or [B, 1], where vLLM sampled
+    correction = joined("importance_sampling_ratio")  # [B, T] or [B, 1], if vLLM sampled
     return TokenBatch(
         logp, logp, mask, entropy=entropy, old_entropy=entropy,
         ref_logp=joined("ref_per_token_logps"),
@@ -92,7 +92,7 @@ def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
 
 
 def micro_batches(pieces: list[dict[str, Any]]) -> Tensor:
-    """[B] int64: the number of each rollout's micro-batch."""
+    """Micro-batch index of each rollout, [B] int64."""
     sizes = torch.tensor([len(piece["completion_ids"]) for piece in pieces])
     return torch.arange(len(pieces)).repeat_interleave(sizes).to(pieces[0]["completion_ids"].device)
 
@@ -100,16 +100,16 @@ def micro_batches(pieces: list[dict[str, Any]]) -> Tensor:
 def shares(
     trainer: Any, pieces: list[dict[str, Any]], kind: str, constant: int
 ) -> tuple[Tensor, Tensor]:
-    """What a token counts for in TRL's own loss, [B, T] each: in the policy's, and in the bonus'.
+    """Weight of each token in TRL's own loss, [B, T]: in the policy term, and in the bonus.
 
-    `pieces` are this rank's micro-batches of an optimizer step, or of a part of it; `kind` is the
-    loss type whose denominators are meant, `constant` what divides a sum over tokens.
+    `pieces` are this rank's micro-batches of an optimizer step, or of part of it. `kind` is the
+    loss type that sets the denominators, `constant` the divisor of a sum over tokens.
     """
     world, args, micro = trainer.accelerator.num_processes, trainer.args, len(pieces)
     scale, mean = [], []
     for piece in pieces:
         m = loss_mask(piece).to(piece[OLD_LOGP].dtype)
-        if kind in ("dapo", "cispo", "vespo"):  # an equal share of the generation batch's tokens
+        if kind in ("dapo", "cispo", "vespo"):  # equal weight for the generation batch's tokens
             total = piece["num_items_in_batch"].clamp(min=1.0)
             each = m / (total / world * micro / args.steps_per_generation)
         elif kind == "bnpo":
@@ -123,10 +123,10 @@ def shares(
 
 
 def watched(batch: TokenBatch, outcome: Tensor, exact: bool) -> dict[str, float]:
-    """Entropy dynamics of a generation batch that no objective trains on.
+    """Entropy dynamics of a generation batch that is trained without an objective.
 
-    `outcome` [B] are the trainer's advantages. Figures of an update are `exact` where it is the
-    only one on the batch, whose policy is the one that sampled, and left out elsewhere.
+    `outcome` [B] are the trainer's advantages. Update metrics are added only if `exact`: the update
+    is the only one on the batch, so its policy is the one that sampled.
     """
     figures = online.of_rollouts(batch, outcome, batch.need("rewards"))
     if not (exact and figures):

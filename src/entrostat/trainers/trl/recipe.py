@@ -1,9 +1,9 @@
-"""TRL's trainer for a recipe: prompts, rewards and learning rates as the lab has them.
+"""TRL's trainer for a recipe: prompts, rewards and learning rates follow the lab.
 
-TRL's data set holds places in the run's draws; the prompts are drawn, in every process alike, when
-their iteration comes, and TRL is given the lab's token ids. Rewards are the lab's scorer's. Weights
-decay and learning rates move as the lab's do. What an iteration leaves to chance begins at
-(seed, iteration, process), so that a resumed run repeats it.
+TRL's data set holds indices of the run's draws. Every process draws the same prompts when their
+iteration begins, and TRL gets the lab's token ids. Rewards come from the lab's scorer. Weight decay
+and learning rates follow the lab's. The random stream of an iteration is seeded from (seed,
+iteration, process), so a resumed run repeats it.
 
 Shapes: B rollouts of an iteration, W processes: B / W of this one.
 """
@@ -42,17 +42,17 @@ def _everywhere(failed: int, answers: int) -> tuple[int, int]:
 
 
 class RecipeTrainer(EntropyGRPOTrainer):
-    """`EntropyGRPOTrainer` of a recipe; `args` is a `GRPOConfig` made of it."""
+    """`EntropyGRPOTrainer` for a recipe; `args` is the `GRPOConfig` made from it."""
 
     _alone = True
 
     def __init__(self, recipe: Recipe, record: Record, progress: Progress, args: Any) -> None:
         self.recipe, self.progress = recipe, progress
         self._clock, self._norms, self._failed = Timer(), [], 0
-        self.answers: Answers | None = None  # the newest rollouts, where they are played in turns
+        self.answers: Answers | None = None  # the newest rollouts of a multi-turn task
         self._played: dict[str, float] | None = None
         config, policy = recipe.config, recipe.policy
-        if policy.tokenizer.pad_token_id != policy.pad:  # none, or none of the model's
+        if policy.tokenizer.pad_token_id != policy.pad:  # none, or not the model's
             policy.tokenizer.pad_token = policy.tokenizer.convert_ids_to_tokens(policy.pad)
         places = [str(i) for i in range(config.iterations * config.sampling.prompts)]
         super().__init__(
@@ -61,14 +61,14 @@ class RecipeTrainer(EntropyGRPOTrainer):
             redraws=config.sampling.redraws,
             train_dataset=Dataset.from_dict({"prompt": places}), processing_class=policy.tokenizer,
         )  # fmt: skip
-        if is_multi_turn(recipe.task):  # set here: as an argument it warns of being experimental
+        if is_multi_turn(recipe.task):  # set here: the argument warns of being experimental
             self.rollout_func = rollouts
         recipe.scorer.everywhere = _everywhere
         self.remove_callback(PrinterCallback)
         self.add_callback(EachIteration(self, record))
 
     def _send_telemetry(self) -> None:
-        """None: whoever starts a recipe has not asked for TRL's."""
+        """Disabled: a user of a recipe has not opted in to TRL's telemetry."""
 
     # ------------------------------------------------------------------ rollouts
 
@@ -83,7 +83,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         kinds = [one.data.get("kind") for one in self._examples(rows)]
         self._record(of_kinds(scores[:, 0], gather_object(kinds)))
         self._record({"reward/failed": float(sum(gather_object([self._failed])))})
-        if self._played is not None:  # processes have equal shares of the rollouts
+        if self._played is not None:  # all processes have equally many rollouts
             every = gather_object([self._played])
             self._record({key: sum(f[key] for f in every) / len(every) for key in every[0]})
         self._clock.lap("measure")
@@ -97,7 +97,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         return self.recipe.token_ids(prompts), None, {}
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        # vLLM batches by itself
+        # vLLM does its own batching
         sampling = self.recipe.config.sampling
         whole = max(1, sampling.batch // sampling.rollouts) * sampling.rollouts
         at_once = len(prompt_ids) if self.use_vllm else whole
@@ -120,13 +120,13 @@ class RecipeTrainer(EntropyGRPOTrainer):
         examples = self.recipe.examples(prompts)
         rewards = self.recipe.scorer(texts, examples, self._iteration, judged)
         self._failed += self.recipe.scorer.failed
-        if self.answers is not None and self._played is None:  # as the lab: of the first draw
+        if self.answers is not None and self._played is None:  # of the first draw, as in the lab
             self._played = self.answers.figures
         self._clock.lap("score")
         return rewards.tolist()
 
     def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
-        """As the lab has them: texts before a stop; of several turns, ends by environments."""
+        """As in the lab: text before a stop; an environment may end a multi-turn rollout."""
         if self.answers is not None:
             return self.answers.texts, self.answers.sequences.finished.tolist()
         texts = [cut(text, self.recipe.stop) for text in self.recipe.policy.texts(completions)]
@@ -139,7 +139,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         return [example.prompt for example in self._examples(rows)]
 
     def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]:
-        # the lab's draws: of all processes one after the other
+        # the lab's draws, split over processes in rank order
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         places = self.recipe.others(self._iteration, draw, count * world)
         return [{"prompt": place} for place in places[rank * count : (rank + 1) * count]]
@@ -150,18 +150,18 @@ class RecipeTrainer(EntropyGRPOTrainer):
         steps, whole = self.args.steps_per_generation, self.recipe.config.optim.whole_groups
         place = self._step % (steps * self.num_iterations)
         inputs = super()._prepare_inputs(generation_batch)
-        # every epoch has minibatches of its own, as in the lab; TRL cuts them once, by rollouts
+        # as in the lab, every epoch has its own minibatches; TRL splits once, by rollouts
         if self.model.training and place % steps == 0 and (place or whole):
             self._buffered_inputs = cut_anew(self._buffered_inputs, whole)
             inputs = self._buffered_inputs[0]
         return inputs
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        # all, as in the lab; transformers leaves out norms and biases
+        # all parameters, as in the lab; transformers excludes norms and biases
         return [name for name, _ in model.named_parameters()]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        # the lab's curve (`runs/schedule.py`), whose warm-up begins above 0
+        # the lab's curve (`runs/schedule.py`), whose warm-up starts above 0
         if self.lr_scheduler is None:
             config = self.recipe.config
             assert config.optim.lr is not None
@@ -179,7 +179,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         return norm
 
     def figures(self, iteration: int, tokens: float) -> dict[str, float]:
-        """Of an iteration of so many tokens whose updates are made: what the loss does not say."""
+        """Metrics of an iteration of `tokens` tokens after its updates, without the loss's."""
         analysed = 0.0 if self._analyst is None else self._analyst.seconds
         self._clock.lap("update", without=analysed)
         last = iteration * self.updates - 1

@@ -1,9 +1,9 @@
-"""What a recipe's run in TRL leaves: the lab's files, on the main process.
+"""Files of a recipe's run in TRL: the lab's files, written by the main process.
 
-    EntropyGRPOTrainer -> figures of an iteration, its rollouts
+    EntropyGRPOTrainer -> metrics of an iteration, its rollouts
     EachIteration      -> after the iteration's last step: its line, evaluation, checkpoint
 
-Every process evaluates, with the same prompts and chance, so that none waits for another.
+Every process evaluates, with the same prompts and seeds, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .state import Recipe
 
 
 class Record(RunLog):
-    """Writes into a run directory that goes on after `start`; on the `main` process only."""
+    """Writes a run directory from the iteration after `start`; on the `main` process only."""
 
     def __init__(
         self, run: RunDirectory, recipe: Recipe, progress: Progress, start: int, main: bool
@@ -43,17 +43,17 @@ class Record(RunLog):
         self.held: dict[str, float] = {}
 
     def begin(self, trainer: Any, done: int, iterations: int) -> None:
-        """Nothing: logs go as far as the run goes on after, the recipe's settings are written."""
+        """Nothing: the logs are already cut back, and the recipe's settings are written."""
 
     def due(self, iteration: int) -> bool:
         return self.recipe.config.save.rollouts_every > 0 and iteration % self.every == 0
 
     def line(self, iteration: int, figures: dict[str, float]) -> None:
-        """Keep an iteration's figures until its last step has been made."""
+        """Keep an iteration's metrics until its last step has been made."""
         self.held = figures
 
     def iteration(self, iteration: int, figures: dict[str, float]) -> None:
-        """An iteration's updates are made: its line."""
+        """Write an iteration's line after its updates."""
         if not self.main:
             return
         metrics = self.held | figures | {"time/checkpoint": self.schedule.newest}
@@ -66,7 +66,7 @@ class Record(RunLog):
         self.progress.trained(iteration, self._writer.line(iteration, metrics))
 
     def evaluate(self, iteration: int) -> None:
-        """The policy as it stands, on the sets that are due after an iteration, 0 being none."""
+        """Evaluate the current policy on the sets due after an iteration; 0 is before the first."""
         recipe, model = self.recipe, self.recipe.policy.model
         due = recipe.held_out.due(iteration)
         training = [module for module in model.modules() if module.training]
@@ -81,7 +81,7 @@ class Record(RunLog):
             self._writer.evaluated(rows, recipe.policy.save)
 
     def checkpoint_due(self, iteration: int) -> bool:
-        """Whether one is written now; the main process's clock decides for all."""
+        """Whether to write a checkpoint now; the main process's clock decides for all."""
         config = self.recipe.config
         due = [iteration == config.iterations or self.schedule.due(iteration)]
         if broadcast_object_list(due)[0]:
@@ -89,7 +89,7 @@ class Record(RunLog):
         return due[0]
 
     def checkpoint(self, iteration: int, path: Path) -> None:
-        """TRL has written a checkpoint: seal it, with how far the logs have come."""
+        """Seal the checkpoint that TRL has written, with the positions of the logs."""
         self.schedule.written(iteration)
         if not self.main:
             return
@@ -99,13 +99,13 @@ class Record(RunLog):
 
 
 class EachIteration(TrainerCallback):
-    """What follows an iteration's last optimizer step of a `RecipeTrainer`."""
+    """Runs after the last optimizer step of each iteration of a `RecipeTrainer`."""
 
     def __init__(self, trainer: Any, record: Record) -> None:
         self.trainer, self.record = trainer, record
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 0:  # accelerate has placed, and sharded, the policy
+        if state.global_step == 0:  # accelerate has placed and sharded the policy by now
             self.record.evaluate(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -120,7 +120,7 @@ class EachIteration(TrainerCallback):
             self.record.progress.iteration(done, {})
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.accelerator.wait_for_everyone()  # each writes the state of its own chance
+        self.trainer.accelerator.wait_for_everyone()  # each process writes its random state
         done = state.global_step // self.trainer.updates
         self.record.checkpoint(done, Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self.record.progress.iteration(done, {})

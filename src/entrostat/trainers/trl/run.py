@@ -1,14 +1,14 @@
 """`entrostat train --host trl`: a recipe in TRL, with the lab's run directory.
 
-    arguments.py    the configuration as TRL's
-    recipe.py       prompts, rewards and learning rates as the lab's
-    turns.py        rollouts that are played with an environment
-    record.py       what is written, when
-    checkpoints.py  going on from TRL's
+    arguments.py    translates the configuration to TRL's
+    recipe.py       prompts, rewards and learning rates of the lab
+    turns.py        multi-turn rollouts with an environment
+    record.py       the run's files
+    checkpoints.py  resuming from TRL's checkpoints
     trackers.py     TRL's own W&B, trackio, TensorBoard, MLflow
 
-Under `accelerate launch` every process runs this; the main one writes and shows how it goes, and B,
-the rollouts of an iteration, is the recipe's whatever the number of processes.
+Under `accelerate launch` every process runs this; the main process writes files and shows progress.
+B, the rollouts of an iteration, is the recipe's for any number of processes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def train(
     progress: Progress | None = None,
     resume: bool = False,
 ) -> Path:
-    """Train a policy in TRL, as `lab.train`; every process but the main one is silent."""
+    """Train a policy in TRL, as `lab.train` does; only the main process prints."""
     config = copy.deepcopy(config).validate()
     world, main = int(os.environ.get("WORLD_SIZE", "1")), is_main()
     if config.device != "cpu" and torch.cuda.is_available():
@@ -71,7 +71,7 @@ def train(
     recipe = build(config, task, world, say)
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)  # TRL's and transformers' own
-        # here all processes meet first: what is checked is checked, nothing is written yet
+        # processes meet here first: everything is checked, nothing is written yet
         args = arguments.grpo_config(config, recipe.new, world)
         run = RunDirectory(Path(config.output))
         if main:
@@ -82,7 +82,7 @@ def train(
             shown.end(run.path)
             return run.path
         start = 0
-        if main:  # TRL restores what is found
+        if main:  # TRL itself restores this checkpoint
             start = restore_newest(
                 run, config.iterations, lambda saved: None, resume, say, checkpoints
             )
@@ -108,7 +108,7 @@ def train(
 
 
 def build(config: TrainConfig, task: Task | None, world: int, say: RunNotes) -> Recipe:
-    """The run in memory; writes what it chooses into `config`."""
+    """Build the run in memory; write chosen defaults into `config`."""
     arguments.refuse(config)
     arguments.cut(config, world)
     task = task_of(config) if task is None else task
@@ -132,7 +132,7 @@ def _finish(trainer: RecipeTrainer, run: RunDirectory, config: TrainConfig, main
 
 
 def _save_sharded(trainer: RecipeTrainer) -> Callable[[Path], None]:
-    """What writes a model of which every process has a part, and each of them must call this."""
+    """Return a function that saves a sharded model; every process must call `_save_sharded`."""
     whole = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     model: Any = trainer.accelerator.unwrap_model(trainer.model_wrapped)
 

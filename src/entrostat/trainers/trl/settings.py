@@ -1,7 +1,7 @@
-"""TRL's arguments beside an objective: which are set from it, which change, which are inert.
+"""Reconcile TRL's arguments with an objective: arguments set from it, changed, or inert.
 
-An argument of `GRPOConfig` that says what the objective says (advantage, ratio, clip, aggregation,
-entropy, reference KL) is set from the objective; one warning names those that it changes.
+Arguments of `GRPOConfig` that the objective determines (advantage, ratio, clip, aggregation,
+entropy, reference KL) are set from the objective; one warning names those that it changes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LOSS_TYPES = {
     "seq_mean_token_sum_norm": "dr_grpo",
 }
 _SCALES = {estimator: scale for scale, estimator in ESTIMATORS.items()}
-_UNCLIPPED = ("cispo", "sapo", "vespo")  # loss types that are surrogates of their own
+_UNCLIPPED = ("cispo", "sapo", "vespo")  # loss types with their own surrogate
 _USUAL = (0.2, 0.2)
-# what an objective says -> TRL's arguments that say it
+# property of an objective -> TRL's arguments for it
 _ASPECTS = {
     "advantage": ("scale_rewards", "multi_objective_aggregation"),
     "clip": ("epsilon", "epsilon_high", "delta", "importance_sampling_level",
@@ -41,7 +41,7 @@ _ASPECTS = {
     "terms": ("beta", "entropy_coef", "use_adaptive_entropy", "top_entropy_quantile",
               "off_policy_mask_threshold"),
 }  # fmt: skip
-# argument -> values that leave the distribution as it is
+# argument -> values that leave the sampling distribution unchanged
 _TRUNCATES: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0),
     "repetition_penalty": (None, 1.0),
@@ -50,7 +50,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """GRPOTrainer's arguments by name, its configuration among them."""
+    """Return GRPOTrainer's arguments by name, including its configuration."""
     given = dict(inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments)
     if given.get("args") is None:
         model = given.get("model")
@@ -62,7 +62,7 @@ def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def resolved(
     args: Any, method: MethodSpec | Objective | None, entropy: float | str | None, alone: bool
 ) -> tuple[Objective | None, Any]:
-    """What is trained: the objective, if any, and the arguments beside it."""
+    """Return the objective, if any, and the arguments beside it."""
     if not alone:
         warn_of_truncation(args)
     if entropy is not None:
@@ -82,7 +82,7 @@ def resolved(
 
 
 def held(args: Any, target: float | str) -> Objective:
-    """The loss that the arguments mean, under a thermostat."""
+    """The objective of the arguments' own loss, under a thermostat."""
     if args.use_adaptive_entropy:
         raise ValueError(
             f"{WHO}: entropy={target!r} and use_adaptive_entropy=True would both move the entropy "
@@ -94,7 +94,7 @@ def held(args: Any, target: float | str) -> Objective:
 
 
 def build(method: MethodSpec | Objective, args: Any) -> Objective:
-    """The objective that a user names, or has made, if TRL can run it with these arguments."""
+    """Build the objective that a user named or made; raise if TRL cannot run it."""
     if isinstance(method, Objective):
         objective = method
     else:
@@ -112,18 +112,17 @@ def build(method: MethodSpec | Objective, args: Any) -> Objective:
 
 
 def updates_per_generation(args: Any) -> int:
-    """Optimizer steps that one generation batch has a part in, at most."""
+    """Maximum number of optimizer steps that use one generation batch."""
     micro = args.steps_per_generation * args.num_iterations
     return math.ceil(micro / args.gradient_accumulation_steps)
 
 
 def settle(args: Any, objective: Objective, said: str | None = None, alone: bool = False) -> Any:
-    """A copy of the arguments whose own loss, which TRL logs, is near what the objective means.
+    """Copy the arguments so that TRL's own logged loss is close to the objective's.
 
-    An objective that means what the arguments mean leaves them as they are. Where it changes the
-    estimator, the clip, the mean or leaves a term out, one warning names what changed, `said` being
-    the objective in its user's words; none where the arguments stand `alone`, which are not meant
-    to say what is trained.
+    If the objective equals the arguments' own, they stay. If it changes the estimator, clip or
+    mean, or omits a term, one warning names the changes; `said` is the objective as the user wrote
+    it. No warning is given if the arguments stand `alone`: they then do not specify the loss.
     """
     changed, chosen = changes(args, objective)
     args, given = copy.copy(args), args
@@ -138,14 +137,14 @@ def settle(args: Any, objective: Objective, said: str | None = None, alone: bool
     )
     if chosen:
         warnings.warn(message, stacklevel=4)
-    elif not alone:  # TRL's defaults, which cannot be told from what was not set
+    elif not alone:  # TRL's defaults, which look the same as unset arguments
         _LOG.warning(message)
     terms = probe(objective)
     low, high = bounds(terms)
     own = objective.names[0] if objective.names[0] in _UNCLIPPED else None
     mean = mean_of(given, objective)
     mean = LOSS_TYPES[objective.aggregation] if mean in _UNCLIPPED else mean
-    args.sync_ref_model = args.sync_ref_model and args.beta > 0  # TRL refuses it without one
+    args.sync_ref_model = args.sync_ref_model and args.beta > 0  # TRL raises without a reference
     vars(args).update({
         "loss_type": own or mean,
         "epsilon": low,
@@ -163,7 +162,7 @@ def settle(args: Any, objective: Objective, said: str | None = None, alone: bool
 
 
 def mean_of(args: Any, objective: Objective) -> str:
-    """The loss type whose denominators are the objective's mean: the arguments' own if they can."""
+    """The loss type with the objective's denominators: the arguments' own, if possible."""
     own = _meant(args)
     if own is not None and _mean(own) == _mean(objective):
         return args.loss_type
@@ -171,7 +170,7 @@ def mean_of(args: Any, objective: Objective) -> str:
 
 
 def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
-    """What the objective trains otherwise than the arguments, and whether any was set in these."""
+    """List what the objective changes in the arguments, and whether the user set any of these."""
     own, defaults = _meant(args), {f.name: f.default for f in dataclasses.fields(args)}
     same, found, chosen = {}, [], False
     if own is not None:
@@ -196,7 +195,7 @@ def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
 
 
 def _said(objective: Objective) -> dict[str, Any]:
-    """What an objective says by `_ASPECTS`, but for its terms."""
+    """The objective's value for each key of `_ASPECTS` except its terms."""
     return {
         "advantage": objective.advantage, "aggregation": _mean(objective),
         "clip": (objective.names[0], objective.methods[0]),
@@ -204,7 +203,7 @@ def _said(objective: Objective) -> dict[str, Any]:
 
 
 def _meant(args: Any) -> Objective | None:
-    """The objective that the arguments mean by themselves; None where there is none."""
+    """The objective equivalent to the arguments; None if there is none."""
     try:
         return make_objective(**from_grpo_config(args))
     except ValueError:
@@ -229,7 +228,7 @@ def warn_of_truncation(args: Any) -> None:
 
 
 def check_generation(args: Any) -> None:
-    """Refuse continuous batching under mixed precision: log-probs would be another policy's."""
+    """Raise on continuous batching under mixed precision, which casts the trained weights."""
     if args.use_transformers_continuous_batching and (args.bf16 or args.fp16):
         kind = "bf16" if args.bf16 else "fp16"
         raise ValueError(
@@ -240,13 +239,13 @@ def check_generation(args: Any) -> None:
 
 
 def warn_of_inert(objective: Objective, args: Any) -> None:
-    """Warn where a method has nothing to act on: one update per batch, so that every ratio is 1."""
+    """Warn about methods without effect: with one update per batch, every ratio is 1."""
     if updates_per_generation(args) > 1:
         return
     inert, clip = idle_at_one(objective)
     methods = zip(objective.names, objective.methods, strict=True)
     alone = all(method.kind == "surrogate" for method in objective.methods)
-    if alone and clip not in (None, _USUAL):  # TRL has that clip too, and says nothing
+    if alone and clip not in (None, _USUAL):  # TRL has that clip too, without a warning
         idle = [name for name, method in methods if not method.idle_on_policy]
         inert += [f"`{name}` (its clip never acts)" for name in idle]
     if inert:
@@ -259,9 +258,9 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
 
 
 def _beta(objective: Objective) -> tuple[float, bool]:
-    """What makes TRL load the reference, and whether its KL is multiplied by the ratio.
+    """Return TRL's beta, which loads the reference, and whether its KL is multiplied by the ratio.
 
-    The coefficient that trains is in the terms.
+    The coefficient used in training is in the terms.
     """
     if "ref_logp" not in objective.needs:
         return 0.0, False

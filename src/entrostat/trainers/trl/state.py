@@ -1,4 +1,4 @@
-"""A recipe's run in memory, and its prompts."""
+"""The state of a recipe's run, and its prompts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..assemble import Parts
 
 @dataclass
 class Recipe(Parts):
-    """A run in memory, built and checked (the lab's `State`, as far as TRL has it not itself).
+    """A run in memory, built and checked: the lab's `State`, without the parts that TRL holds.
 
-    Prompts go by their place among the run's draws: a number, or "ITERATION.DRAW.ROW" of those that
-    were drawn in the place of others. One iteration's are kept.
+    A prompt is named by its place among the run's draws: a number, or "ITERATION.DRAW.ROW" for a
+    replacement. The prompts of one iteration are kept.
     """
 
-    config: TrainConfig  # with all that it leaves open chosen
+    config: TrainConfig  # with all defaults chosen
     policy: Policy  # the model that TRL trains, as the lab samples and measures it
     _drawn: dict[str, tuple[Example, list[int]]] = field(default_factory=dict, init=False)
 
@@ -30,7 +30,7 @@ class Recipe(Parts):
         return [list(self._at(place)[1]) for place in places]
 
     def others(self, iteration: int, again: int, count: int) -> list[str]:
-        """The places of `count` prompts of an iteration's `again`-th further draw."""
+        """Places of `count` prompts of an iteration's `again`-th redraw."""
         examples = redrawn(self.task, self.config, iteration, again, count)
         return self._keep([f"{iteration}.{again}.{row}" for row in range(count)], examples)
 

@@ -1,8 +1,8 @@
-"""Optimizer steps in TRL: what the objective decides for each, and what they show.
+"""Optimizer steps in TRL: the objective's plan for each, and its metrics.
 
-TRL runs micro-batches one by one; the objective decides before the first, over all that are left of
-the step. Where another generation batch begins inside the step, it decides again from there, and
-each part counts by its share of the step's rollouts.
+TRL runs micro-batches one by one; the objective decides before the first, over all micro-batches
+left in the step. If another generation batch begins inside the step, it decides again from there,
+and each part counts by its share of the step's rollouts.
 
 Shapes: n rollouts of this process in a part of a step, T completion tokens at most.
 """
@@ -26,12 +26,12 @@ from ..hold import Gradient, Hold, Moved, decide
 from .iteration import micro_batches, shares, token_batch
 from .settings import mean_of
 
-# each process has all parameters
+# distributed types in which each process has all parameters
 WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
 
 
 class Steps:
-    """The optimizer steps of a GRPOTrainer whose loss an objective decides."""
+    """The optimizer steps of a GRPOTrainer that trains on an objective."""
 
     def __init__(self, trainer: Any, objective: Objective) -> None:
         self._trainer, self._objective = trainer, objective
@@ -50,7 +50,7 @@ class Steps:
         self._sums: dict[str, Tensor] = {}
 
     def generated(self) -> None:
-        """A generation batch has been made: what was planned on another is void."""
+        """Discard plans of the previous generation batch."""
         self._plans, self._generated_at = [], self._trainer.state.global_step
 
     @torch.no_grad()
@@ -60,7 +60,7 @@ class Steps:
         return self._plans.pop(0)
 
     def _planned(self, model: nn.Module) -> list[Plan]:
-        """The plans of the micro-batches that are left of the step, or of the generation batch."""
+        """Plan the micro-batches that are left of the step, or of the generation batch."""
         trainer, place, step = self._trainer, self._trainer.place, self._trainer._step
         micro = trainer.current_gradient_accumulation_steps
         steps = trainer.args.steps_per_generation
@@ -91,9 +91,9 @@ class Steps:
         return [plan[i:j] for i, j in zip([0, *ends], ends, strict=False)]
 
     def _decide(self, batch: TokenBatch, made: int, parts: float) -> None:
-        """The thermostat's multiplier; of a step that takes the gradient, in `after_backward`.
+        """Choose the thermostat's multiplier, or in `after_backward` if the gradient is due.
 
-        `batch` is the step's, or its first part of so many.
+        `batch` is the step's, or the first of its `parts` parts.
         """
         trainer, hold = self._trainer, self.hold
         if hold is None or trainer.optimizer is None:
@@ -107,7 +107,7 @@ class Steps:
 
     @property
     def _scale(self) -> float:
-        """What accelerate multiplies a loss by (fp16)."""
+        """Loss scale of accelerate (fp16)."""
         scaler = self._trainer.accelerator.scaler
         return 1.0 if scaler is None else scaler.get_scale()
 
@@ -116,7 +116,7 @@ class Steps:
         return torch.cat([logp for logp, _, _ in now]), torch.cat([H for _, H, _ in now])
 
     def add(self, out: LossOutput, entropy: Tensor) -> None:
-        """A micro-batch's loss has been made, at these entropies [B, T]."""
+        """Add a micro-batch's loss, with its entropies [B, T]."""
         self._entropies.append(entropy.detach())
         if self._gradient is not None:
             self._gradient.add(entropy, out.batch.mask, self._tokens)
@@ -124,26 +124,26 @@ class Steps:
             self._sums[key] = self._sums[key] + value if key in self._sums else value
 
     def after_backward(self) -> None:
-        """Decide on the multiplier, after the backward pass of the step's last micro-batch."""
+        """Choose the multiplier after the backward pass of the step's last micro-batch."""
         trainer, hold, entropy, scale = self._trainer, self.hold, self._gradient, self._scale
         left = trainer.current_gradient_accumulation_steps - trainer.place
         if hold is None or entropy is None or left:
             return
         if trainer.ranks.world > 1:
             entropy.over_ranks()
-        _multiply(entropy.parameters, 1 / scale)  # a power of two
+        _multiply(entropy.parameters, 1 / scale)  # exact, since the scale is a power of two
         decide(hold, trainer.optimizer, entropy, trainer.updates, self._clip)
         _multiply(entropy.parameters, scale)
         self._gradient = None
 
     def end(self) -> dict[str, float]:
-        """The step's sums (`online.of_update`) over all processes."""
+        """Sum the step's metrics (`online.of_update`) over all processes."""
         seen = self._unseen
         self._moved = None if seen is None else Moved.of(torch.cat(self._entropies), seen)
         return sum_over_ranks(self._sums)
 
     def stepped(self, norm: float) -> None:
-        """The step's backward pass has been made; the norm of its gradient, before clipping."""
+        """Record the step's gradient norm before clipping, after its backward pass."""
         if self.hold is not None:
             trainer = self._trainer
             self.hold.stepped(norm, self._clip, trainer.optimizer, trainer.updates, self._moved)

@@ -1,8 +1,8 @@
-"""Strings that end a completion, in TRL's own generation (`models/stops.py` has the rule).
+"""Stop strings in TRL's own generation (`models/stops.py` has the rule).
 
-The token that completes a stop is the completion's last one, trained on like an eos. transformers
-is asked to stop there by a criterion; TRL, which knows ends by eos ids only, gives what follows as
-padding, and it is cut off. vLLM looks for the strings itself (`for_vllm`).
+The token that completes a stop is the completion's last one, trained on like an eos. In
+transformers a stopping criterion ends generation there. TRL, which knows eos ids only, returns the
+following tokens as padding, which is cut off. vLLM checks the strings itself.
 
 Shapes: b sequences generated at once, n tokens so far.
 """
@@ -23,14 +23,14 @@ from ...models.stops import Stops
 
 
 class Ends(StoppingCriteria):
-    """How many tokens each sequence has at its first stop; a criterion of one `generate` call."""
+    """Stopping criterion of one `generate` call; holds each sequence's length at its stop."""
 
     def __init__(self, stops: Stops) -> None:
         self._stops, self._prompt = stops, 0
-        self._at: Tensor | None = None  # [b] int64, 0 where none has come
+        self._at: Tensor | None = None  # [b] int64, 0 before a stop
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        """[b] bool, of [b, prompt + n] ids; asked after every token."""
+        """Whether each sequence has stopped, [b] bool; ids are [b, prompt + n]."""
         if self._at is None:
             self._prompt = input_ids.shape[1] - 1
             self._at = torch.zeros(len(input_ids), dtype=torch.int64, device=input_ids.device)
@@ -45,7 +45,7 @@ class Ends(StoppingCriteria):
 
 
 class Ending:
-    """What ends a completion: eos ids, and strings where there are some."""
+    """Ends of a completion: eos ids, and stop strings if any."""
 
     def __init__(self, strings: Sequence[str], tokenizer: Any, eos: Sequence[int]) -> None:
         skip = {*eos, tokenizer.pad_token_id}
@@ -58,7 +58,7 @@ class Ending:
 
     @contextmanager
     def watched(self, model: Any) -> Iterator[Ends]:
-        """While open, the model's `generate` stops at the strings."""
+        """Within the context, the model's `generate` stops at the strings."""
         assert self.strings
         own, ends = vars(model).get("generate"), Ends(self._stops)
         model.generate = partial(model.generate, stopping_criteria=StoppingCriteriaList([ends]))
@@ -70,7 +70,7 @@ class Ending:
                 model.generate = own
 
     def finished(self, completions: list[list[int]]) -> list[bool]:
-        """Whether each ended by itself; the others were cut off at their length."""
+        """Whether each completion ended by eos or a stop; the others were truncated."""
         ended = [bool(ids) and ids[-1] in self._eos for ids in completions]
         if not self.strings:
             return ended
@@ -79,7 +79,7 @@ class Ending:
 
 
 def with_stops(args: Any, stop: Sequence[str]) -> Any:
-    """The arguments with which TRL stops at the strings; a ValueError where it could not."""
+    """Return arguments with which TRL stops at the strings; raise ValueError if it cannot."""
     if not stop:
         return args
     for key, why in (

@@ -1,7 +1,7 @@
-"""TRL's own trackers (`report_to`) in a recipe's run: the same run when it goes on, and no harm.
+"""TRL's own trackers (`report_to`) in a recipe's run: they resume, and cannot end the run.
 
-They are callbacks of transformers', in the process that trains: one that raises is dropped with
-a warning; one that hangs, hangs the run. Their step is TRL's optimizer step.
+They are transformers callbacks in the training process. A tracker that raises is dropped with a
+warning; one that hangs, hangs the run. Their step is TRL's optimizer step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KINDS = {
 
 @contextmanager
 def told(config: TrainConfig, path: Path) -> Iterator[None]:
-    """Tell them of the run in a directory, for as long as it goes on; what the user said stays."""
+    """Set the trackers' environment variables within the context; the user's values stay."""
     before = dict(os.environ)
     for key, value in environment(config, path).items():
         os.environ.setdefault(key, value)
@@ -47,11 +47,11 @@ def told(config: TrainConfig, path: Path) -> Iterator[None]:
         import wandb
 
         os.environ.setdefault("WANDB_SILENT", "true")
-        os.environ.setdefault("WANDB_CONSOLE", "off")  # the terminal is the run's
+        os.environ.setdefault("WANDB_CONSOLE", "off")  # the run owns the terminal
         if "WANDB_MODE" not in os.environ:
             if not logged_in():
                 os.environ["WANDB_MODE"] = "offline"
-            wandb.teardown()  # it has read the environment, and would not again
+            wandb.teardown()  # W&B has already read the environment and would not read it again
     try:
         yield
     finally:
@@ -61,7 +61,7 @@ def told(config: TrainConfig, path: Path) -> Iterator[None]:
 
 
 def guard(trainer: Any, path: Path) -> None:
-    """Have a trainer's trackers leave out what they had before, and be dropped when they raise."""
+    """Wrap a trainer's trackers: skip steps already logged, drop trackers that raise."""
     callbacks = trainer.callback_handler.callbacks
     for place, callback in enumerate(callbacks):
         if type(callback) in _KINDS:
@@ -69,7 +69,7 @@ def guard(trainer: Any, path: Path) -> None:
 
 
 class Guarded(TrainerCallback):
-    """One of transformers' trackers, under our name; its seal lies in `folder`."""
+    """Wrapper of a transformers tracker under our name; its seal is in `folder`."""
 
     def __init__(self, tracker: TrainerCallback, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -94,7 +94,7 @@ class Guarded(TrainerCallback):
             warn_of(self.name, error)
 
     def _seal(self, step: int) -> None:
-        """Keep the id by which the tracker resumes, and that it is given a step."""
+        """Store the id by which the tracker resumes, and the step that it is about to log."""
         known = read_seal(self.folder, self.name)["id"]
         if self.name == "mlflow":
             import mlflow

@@ -1,16 +1,16 @@
-"""`EntropyGRPOTrainer`: TRL's GRPOTrainer whose loss an entrostat objective decides.
+"""`EntropyGRPOTrainer`: TRL's GRPOTrainer with an entrostat objective as its loss.
 
 TRL samples, scores, shuffles, runs the model and steps the optimizer. Six of its methods are
 extended (docs/hosts/trl.md has the page for users):
 
-    _calculate_rewards                    -> the raw rewards of all ranks are kept
+    _calculate_rewards                    -> keeps the raw rewards of all ranks
     _generate_and_score_completions       -> log-probs and entropies of the old policy, controllers,
                                              advantages [B, T]: once per generation batch, all ranks
     _compute_loss                         -> terms of the whole optimizer step, all ranks; TRL's own
                                              loss for its log, `Objective.loss` for the gradient
-    _get_per_token_logps_and_entropies    -> what the forward pass gave is kept for that
-    training_step                         -> the thermostat decides, where it looks at the step
-    _get_grad_norm                        -> the thermostat learns how much of a gradient was left
+    _get_per_token_logps_and_entropies    -> keeps the forward pass's output for the loss
+    training_step                         -> the thermostat decides, if it takes the gradient
+    _get_grad_norm                        -> the thermostat observes the gradient norm
 
 Shapes: B rollouts of a micro-batch on this rank, T completion tokens at most.
 """
@@ -59,29 +59,29 @@ class EntropyGRPOTrainer(GRPOTrainer):
         *args: as GRPOTrainer's.
         objective: a name of `entrostat.methods()`, a list of them, or an `Objective`
             (`make_objective(..., advantage=..., aggregation=...)`). It owns advantage, ratio, clip,
-            aggregation, entropy terms and reference KL; TRL's arguments that say the same are set
-            from it, and a warning names what it changes. `make_objective(**from_grpo_config(args))`
-            is TRL's own loss. None trains as TRL does, bit for bit, and only adds our figures and
-            dumps.
-        entropy: what a thermostat holds the mean entropy at, over the loss that `args` mean: nats
-            per token, a share of the first iteration's ("0.8x") or a schedule ("linear 1x 0.6x").
-            Instead of `objective`.
-        stop: texts that end a completion, as an eos does; the token that completes one is the last
-            that is trained on.
-        dump_rollouts: directory for `metrics.jsonl` and the rollouts' tokens, or what writes them;
-            None writes nothing.
-        dump_every: write the tokens of every so many generation batches.
-        analyze_every: measure what the updates of the first and of every so many generation batches
-            do to entropy, token by token, into `dump_rollouts`; 0 for none. One process.
-        redraws: dynamic sampling: at most so many times a generation batch, prompts whose group has
-            no signal are drawn anew, until the batch is full.
+            aggregation, entropy terms and reference KL; TRL's arguments for these are set from it,
+            and a warning names the changes. `make_objective(**from_grpo_config(args))` is TRL's
+            own loss. None trains as TRL does, bit for bit, and only adds our metrics and dumps.
+        entropy: target of a thermostat for the mean entropy, added to the loss of `args`: nats per
+            token, a share of the first iteration's ("0.8x") or a schedule ("linear 1x 0.6x"). Use
+            it instead of `objective`.
+        stop: strings that end a completion, as an eos does; the token that completes one is the
+            last that is trained on.
+        dump_rollouts: directory for `metrics.jsonl` and the rollouts' tokens, or a `RunLog`; None
+            writes nothing.
+        dump_every: generation batches between token dumps.
+        analyze_every: analyse the first and every `analyze_every`-th generation batch; 0 for none.
+            An analysis measures the updates' effect on entropy, token by token, into
+            `dump_rollouts`. It needs a single process.
+        redraws: dynamic sampling: maximum rounds per generation batch in which prompts whose group
+            has no signal are drawn anew, until the batch is full.
         **kwargs: as GRPOTrainer's.
 
     Raises:
         ValueError: TRL cannot run the objective, or both `objective` and `entropy` are given.
     """
 
-    _alone = False  # the arguments say nothing of the loss, so that an objective changes nothing
+    _alone = False  # True: the arguments do not specify the loss, so an objective changes nothing
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._scored: tuple[Tensor, list[Scored]] | None = None
         self._steps: Steps | None = None
         self._began: tuple[int, int] | None = None  # an optimizer step, and its first micro-batch
-        self._observed: int | None = None  # the optimizer step in which controllers saw a batch
+        self._observed: int | None = None  # optimizer step last observed by controllers
         self._probing, self._dumped = True, 0
         self._rounding: float | None = None
         self._tally = MetricAccumulator()
@@ -125,7 +125,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
     # ------------------------------------------------------------------ checkpoints
 
     def begin(self, state: Any) -> None:
-        """Take up the controllers of the checkpoint that `state` was read from, if any."""
+        """Restore the controllers of the checkpoint that `state` was read from, if any."""
         name = EntropyControl.__name__
         found = state.stateful_callbacks.get(name)
         found = found[-1] if isinstance(found, list) else found
@@ -152,7 +152,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @property
     def place(self) -> int:
-        """Micro-batches made of the optimizer step; an epoch's last step may be a short one."""
+        """Micro-batches done in the current optimizer step; an epoch's last step may be shorter."""
         now = self.state.global_step
         if self._began is None or self._began[0] != now:
             self._began = now, self._step
@@ -168,7 +168,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
         inner = super()._generate_single_turn
-        if self.use_vllm or not self._ending.strings:  # vLLM looks for stops itself
+        if self.use_vllm or not self._ending.strings:  # vLLM checks for stops itself
             return inner(prompt_ids, *args, **kwargs)
         with self._ending.watched(self.accelerator.unwrap_model(self.model_wrapped)) as ends:
             completions, logprobs = inner(prompt_ids, *args, **kwargs)
@@ -178,7 +178,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        # [B of all ranks, reward functions], and this rank's completions before any is masked
+        # [B of all ranks, reward functions], and this rank's completions before masking
         said = zip(inputs, completion_ids_list, *self._said(completion_ids_list), strict=True)
         self._scored = rewards, [Scored(*each) for each in said]
         return rewards
@@ -193,7 +193,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             if self._redraws:
                 output, figures = redrawn(self, output, inner, self._redraws)
         old = output.get("old_per_token_logps")
-        # TRL's own pass, where it made one, is known by the tensor that it gave back
+        # TRL's own pass, if it made one, is recognized by the tensor that it returned
         found = next((each for each in passes if each[0] is old), None)
         with torch.no_grad():
             logp, entropy, _ = found or self.extra_pass(self.model, output)
@@ -208,7 +208,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def extra_pass(self, model: nn.Module, inputs: dict[str, Any]) -> Pass:
         """Log-probs and entropies [B, T] of rollouts, in a pass that TRL does not make.
 
-        Its dropout draws from no stream that training draws from.
+        Its dropout does not advance the training random streams.
         """
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -227,7 +227,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _grade(self, output: dict[str, Any]) -> None:
-        """Controllers, advantages [B, T] and figures of a generation batch, over all ranks."""
+        """Update controllers; compute a batch's advantages [B, T] and metrics over all ranks."""
         assert self._scored is not None
         scores, rows = self._scored
         mask = loss_mask(output)
@@ -242,16 +242,16 @@ class EntropyGRPOTrainer(GRPOTrainer):
             ref_logp=output.get("ref_per_token_logps"),
             rollout=torch.arange(len(rewards), device=mask.device)[mine], ranks=self.ranks,
         )  # fmt: skip
-        # a truncated completion that TRL masks is as long as it is
+        # a truncated completion that TRL masks counts with its full length
         full = torch.tensor([len(row.ids) for row in rows], device=mask.device)
         figures = describe(batch, torch.where(mask.any(1), mask.sum(1), full))
-        if len(self.reward_func_names) > 1:  # TRL's log has them
+        if len(self.reward_func_names) > 1:  # TRL logs them too
             each = zip(self.reward_func_names, scores.nanmean(0).tolist(), strict=True)
             self._tally.add({f"rewards/{name}/mean": mean for name, mean in each})
         finished = torch.tensor([row.finished for row in rows], device=mask.device)
         (ended,), _ = batch.whole.gather(finished)
         figures["rollout/truncated"] = 1 - float(ended.float().mean())
-        sampler = output.get("sampling_per_token_logps")  # vLLM says them
+        sampler = output.get("sampling_per_token_logps")  # given by vLLM
         if sampler is not None:
             figures |= mismatch(batch.old_logp, sampler, mask, batch.whole)
         if self.objective is None:
@@ -267,7 +267,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             # 0 in the first iteration, 1 in the last, as in the lab
             last = math.ceil(self.state.max_steps / self.updates) - 1
             progress = min(1.0, self.state.global_step // self.updates / max(1, last))
-            # of the generation batches of one optimizer step controllers see the first
+            # of an optimizer step's generation batches, controllers observe the first
             again = self._observed == self.state.global_step
             self._observed = self.state.global_step
             ready = self.objective.rollouts(batch, None if again else figures, progress=progress)
@@ -295,11 +295,11 @@ class EntropyGRPOTrainer(GRPOTrainer):
         return [self._tokenizer.decode(ids[m], skip_special_tokens=True) for ids, m in prompts]
 
     def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]:
-        """Rows of `count` other prompts for this process, of a generation batch's `draw`-th."""
+        """`count` other prompts for this process, in the `draw`-th redraw of a generation batch."""
         return dataset_rows(self, draw, count)
 
     def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
-        """Texts, and which ended by themselves."""
+        """Decoded texts, and whether each ended by eos or a stop."""
         texts = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts, self._ending.finished(completions)
 
@@ -311,7 +311,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         plan = None if self._steps is None else self._steps.plan(model)
         watch = watch_outputs(model) if self._probing else nullcontext()
         with self._listening() as passes, watch as outputs:
-            loss = super()._compute_loss(model, inputs)  # and with it TRL's own figures
+            loss = super()._compute_loss(model, inputs)  # this also logs TRL's own metrics
         logp, entropy, aux = passes[0]
         if outputs is not None:
             self._probe(logp, outputs.logp)
@@ -320,7 +320,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             assert self._steps is not None
             out = plan.loss(plan.at(logp, entropy))
             self._steps.add(out, entropy)
-            # scale is that of the whole step; gradients are averaged over ranks
+            # the scale is the whole step's; gradients are averaged over ranks
             loss = out.loss * self.accelerator.num_processes
             if aux is not None:
                 loss = loss + self.router_aux_loss_coef * aux / micro
@@ -330,7 +330,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def _listening(self) -> Iterator[list[Pass]]:
-        """What the policy's forward passes give, in their order."""
+        """Collect the outputs of the policy's forward passes, in order."""
         self._passes = passes = []
         try:
             yield passes
@@ -343,7 +343,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         inner = super()._get_per_token_logps_and_entropies
         if self._passes is None or model is self.ref_model:
             return inner(model, *args, **kwargs)
-        # its entropies come at no cost
+        # these entropies cost nothing extra
         logp, entropy, aux = inner(model, *args, **{**kwargs, "compute_entropy": True})
         assert entropy is not None
         self._passes.append((logp, entropy, aux))
@@ -364,13 +364,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
     # ------------------------------------------------------------------ figures
 
     def _record(self, figures: dict[str, float]) -> None:
-        """Put figures into TRL's log, which averages them over the logged steps, and ours."""
+        """Add metrics to TRL's log, which averages them over the logged steps, and to ours."""
         for key, value in figures.items():
             self._metrics["train"][key].append(value)
         self._tally.add(figures)
 
     def _probe(self, logp: Tensor, inside: Tensor | None) -> None:
-        """`numerics/logp_rounding`, and a warning the first time there is any."""
+        """Log `numerics/logp_rounding`; warn the first time there is any rounding."""
         self._probing = False
         if inside is not None and inside.shape != logp.shape:
             inside = inside[:, -logp.shape[1] :] if inside.shape[0] == logp.shape[0] else None
@@ -381,7 +381,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._record({"numerics/logp_rounding": found.error})
 
     def _end_step(self) -> None:
-        """Log an optimizer step; the iteration's line after its generation batch's last."""
+        """Log an optimizer step; after a generation batch's last, write the iteration's line."""
         if self._steps is not None:
             total = self._steps.end()
             for key, value in online.figures(total).items():

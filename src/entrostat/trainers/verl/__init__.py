@@ -1,21 +1,21 @@
 """veRL with an objective: a plugin, one trainer class and one worker class; see docs/hosts/verl.md.
 
     run.py       `entrostat train --host verl`: starts main_ppo and follows it; imports no veRL
-    recipe.py    a configuration, and what it leaves open, as veRL's overrides; config.py, how they
-                 are written; model_ref.py, model and task; no veRL
+    recipe.py    translates a configuration to veRL's overrides; config.py formats them;
+                 model_ref.py resolves model and task; no veRL
     data.py      a task's prompts as Parquet, in the lab's order and tokens; imports no veRL
-    preflight.py what veRL and Ray say to that before it is started
+    preflight.py checks veRL, Ray and the task before veRL is started
     agent.py     a rollout: the exact prompt, stops; completions.py, its end and text; no veRL
-    turns.py     a rollout of several turns, by the lab's rules; imports no veRL
-    reward.py    what veRL calls for a reward: the task's own score; imports no veRL
-    settings.py  the objective's settings in veRL's configuration, and what is refused at the start
+    turns.py     a multi-turn rollout, by the lab's rules; imports no veRL
+    reward.py    veRL's reward function: the task's own score; imports no veRL
+    settings.py  the objective's settings in veRL's configuration, and the checks at the start
     driver.py    once per rollout batch: controllers, advantages; imports no veRL
-    trainer.py   where the driver calls that, and checkpoints it
+    trainer.py   calls the driver's functions and checkpoints their state
     worker.py    once per update: the plan over the whole minibatch and all ranks
     loss.py      the loss of a micro-batch under that plan
-    plugin.py    what veRL imports; selfcheck.py, whether it did
+    plugin.py    the module that veRL imports; selfcheck.py checks that it did
 
-Nothing of veRL is imported with this package itself.
+Importing this package does not import veRL.
 """
 
 from __future__ import annotations

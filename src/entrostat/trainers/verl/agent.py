@@ -1,7 +1,7 @@
-"""A rollout, in veRL's agent loop workers: the row's exact prompt, and the run's stops.
+"""Rollouts in veRL's agent loop workers, with the row's exact prompt and the run's stops.
 
-veRL's own `single_turn_agent` renders chat messages again and has no way to name stops; its
-`tool_agent_loop` knows tools and not the worlds of `entrostat.agents`.
+veRL's own `single_turn_agent` renders chat messages again and does not support stop strings. Its
+`tool_agent_loop` supports tools, but not the environments of `entrostat.agents`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 class TokenLoop(AgentLoopBase):
     """One turn, or several with the task's environment, from token ids to token ids.
 
-    It adds to `extra_fields`: `completion`, the text that is judged; `finished`, whether it ended
-    itself or its environment ended it; of several turns `turns`, how many the policy had, and
-    `observed`, tokens that the environment said.
+    It adds to `extra_fields`: `completion`, the text to score; `finished`, whether the policy or
+    the environment ended the rollout. Multi-turn rollouts also have `turns`, the number of policy
+    turns, and `observed`, the number of observation tokens.
     """
 
     def __init__(
         self, trainer_config: Any, server_manager: Any, tokenizer: Any, **others: Any
     ) -> None:
-        # not the base's, which looks for a chat template that a plain policy does not have
+        # skip the base's __init__, which needs a chat template; a base model may have none
         self.server_manager, self.tokenizer = server_manager, tokenizer
         self.rollout = trainer_config.config.actor_rollout_ref.rollout
         self.path = trainer_config.config.data.entrostat
@@ -87,12 +87,12 @@ def _table(path: str, name: str) -> Table:
 
 @dataclass
 class _Source:
-    """Samples the turns of one rollout, by one replica of the engine: it keeps what it computed."""
+    """Samples the turns of one rollout on one engine replica, which keeps its KV cache."""
 
     loop: TokenLoop
-    settings: Settings  # of training, or of the set that the row is of
+    settings: Settings  # of training, or of the row's evaluation set
     params: dict[str, Any]  # veRL's sampling parameters
-    limit: int  # tokens that a turn may take
+    limit: int  # maximum tokens of a turn
     priority: int  # of its requests
     metrics: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class _Source:
         if sampled.num_preempted is not None:
             before = self.metrics.get("num_preempted", 0)
             self.metrics["num_preempted"] = before + sampled.num_preempted
-        # of the weights that sampled: the first turn's oldest, the last one's newest
+        # range of weight versions: the oldest of the first turn, the newest of the last
         first = self.extra.get("min_global_steps")
         self.extra |= sampled.extra_fields
         if first is not None:
@@ -129,7 +129,7 @@ class _Source:
         self, prompt: list[int], ids: list[int], mask: list[int], logps: list[float] | None,
         more: dict[str, Any], turns: int,
     ) -> AgentLoopOutput:  # fmt: skip
-        """The rollout in veRL's words; to it a reply is a turn as well."""
+        """Build veRL's output of the rollout; veRL counts replies as turns too."""
         return AgentLoopOutput(
             prompt_ids=prompt,
             response_ids=ids,

@@ -1,7 +1,7 @@
-"""veRL's checkpoints: which one a run goes on from, and what is forgotten then. No veRL here.
+"""veRL's checkpoints: which one a run resumes from, and the cut of the logs. Imports no veRL.
 
-veRL removes the checkpoint before it names the new one its latest, so one more is kept than was
-asked for (`recipe.py`) until the run ends.
+veRL removes old checkpoints before it marks the new one as its latest, so one more than asked for
+is kept (`recipe.py`) until the run ends.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ...errors import RunStopped
 from ...runs.best_checkpoint import link_tree
 from ...runs.run_directory import RunDirectory, check_not_back
 
-BOUND = "config.toml"  # in the folder `verl`: the settings that its checkpoints were made with
-# in a checkpoint: its iteration's line as veRL's "file" logger writes it, which it does only later
+BOUND = "config.toml"  # in the folder `verl`: the settings of its checkpoints
+# in a checkpoint: its iteration's line in veRL's "file" logger's form, which is logged only later
 LINE = "metrics.jsonl"
 
 
 def bound_to(checkpoints: Path) -> str | None:
-    """The settings that a run's checkpoints were made with, as TOML; None where nothing says."""
+    """The settings that a run's checkpoints were made with, as TOML; None if unknown."""
     try:
         return (checkpoints.parent / "verl" / BOUND).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -30,24 +30,24 @@ def bound_to(checkpoints: Path) -> str | None:
 
 
 def every(config: TrainConfig) -> int:
-    """Iterations between checkpoints: as asked for, else a tenth of the run.
+    """Iterations between checkpoints: the setting, else a tenth of the run.
 
-    Where the best policy is kept: else those between evaluations, which are of checkpoints then.
+    With `save.best` the default is the evaluation interval: evaluations then need checkpoints.
     """
     evaluated = between_evaluations(config) if config.save.best else 0
     return config.save.checkpoint_every or evaluated or max(1, config.iterations // 10)
 
 
 def between_evaluations(config: TrainConfig) -> int:
-    """Iterations between evaluations, which are of all sets (`recipe.py` refuses others).
+    """Iterations between evaluations; all sets share it (`recipe.py` raises otherwise).
 
-    0: there is one before the first iteration and one after the last.
+    0: evaluate only before the first iteration and after the last.
     """
     return next((one.every for one in config.eval.resolved if one.prompts), config.eval.every)
 
 
 def newest(checkpoints: Path) -> int:
-    """The iteration of veRL's latest checkpoint; 0 where there is none."""
+    """The iteration of veRL's latest checkpoint; 0 without one."""
     try:
         step = int((checkpoints / "latest_checkpointed_iteration.txt").read_text().strip())
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def folder(checkpoints: Path, step: int) -> Path:
 
 
 def parts(checkpoints: Path, step: int) -> Callable[[Path], None]:
-    """What links the ranks' parts of a checkpoint's weights into a directory; 0 has none."""
+    """Return a function that links a checkpoint's weight shards into a directory; 0 has none."""
 
     def save(directory: Path) -> None:
         if step:
@@ -83,10 +83,10 @@ def go_on(
     run: RunDirectory, config: TrainConfig, resume: bool, catch_up: Callable[[list[Path]], None],
     say: Say,
 ) -> int:  # fmt: skip
-    """Cut the logs back to veRL's newest checkpoint; returns its iteration, 0 without one.
+    """Cut the logs back to veRL's newest checkpoint; return its iteration, 0 without one.
 
-    All is forgotten where the run does not `resume`; `catch_up` takes into its logs what veRL wrote
-    into such files and nobody followed.
+    Without `resume` everything is removed. `catch_up` imports lines that veRL logged into the given
+    files while nothing followed it.
     """
     if not resume:  # a run may have stopped here before its first iteration
         run.rewind(0, {})
@@ -107,7 +107,7 @@ def go_on(
         log.keep_until(start)
     run.rewind(start, {name: log.mark() for name, log in logs.items()})
     for path in written:
-        path.unlink()  # it is in the logs
+        path.unlink()  # its content is in the logs
     for path in (run.path / "verl" / "validation").glob("*.jsonl"):
         if path.stem.isdecimal() and int(path.stem) > start:
             path.unlink()

@@ -1,6 +1,6 @@
-"""Where a completion ends and what its text is: the lab's rules, in veRL's processes.
+"""The end and the text of a completion, by the lab's rules, in veRL's processes.
 
-No veRL here. `Settings` is what `data.write_settings` wrote.
+Imports no veRL. `data.write_settings` writes the `Settings`.
 """
 
 from __future__ import annotations
@@ -17,32 +17,31 @@ from ...models.stops import cut
 
 Decode = Callable[[list[list[int]]], list[str]]  # ids of several completions to their texts
 
-# what a rollout engine's sampling parameters are called, where they know stops; veRL starts these
-# two without a tokenizer, so that they cannot
+# veRL starts these engines without a tokenizer, so they cannot check stop strings
 _WITHOUT_STOPS = ("sglang", "trtllm")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What veRL's processes know of a run's training, or of one of its evaluation sets."""
+    """The settings of a run's training, or of one evaluation set, for veRL's processes."""
 
-    task: dict[str, Any]  # name and parameters, as `make_task` takes them
-    scoring: dict[str, Any]  # the configuration's
-    stop: tuple[str, ...]  # texts that end a completion
-    eos: tuple[int, ...]  # ids that end one
-    pad: int  # id of padding
+    task: dict[str, Any]  # name and parameters, as for `make_task`
+    scoring: dict[str, Any]  # the configuration's `scoring`
+    stop: tuple[str, ...]  # strings that end a completion
+    eos: tuple[int, ...]  # token ids that end a completion
+    pad: int  # padding token id
     rollouts_every: int  # iterations between rollout dumps; 0 for none
-    alarm: dict[str, Any] = field(default_factory=dict)  # its band, `low` and `high`
-    # of a task that is played in turns: `model`, whose tokenizer says how observations become
-    # tokens, `turns` by split, `context`, `chat` and `system`
+    alarm: dict[str, Any] = field(default_factory=dict)  # the alarm's band, `low` and `high`
+    # of a multi-turn task: `model`, whose tokenizer encodes observations, `turns` by split,
+    # `context`, `chat` and `system`
     game: dict[str, Any] | None = None
-    # of an evaluation set: sampling parameters in place of those that veRL gives
+    # of an evaluation set: sampling parameters that override veRL's
     draw: dict[str, Any] | None = None
 
     def sampling(self, engine: str) -> dict[str, Any]:
-        """What the rollout engine is told beside veRL's sampling parameters, or in their place.
+        """Sampling parameters that extend or override those that veRL gives the engine.
 
-        To stops it may not listen (`Settings.end`).
+        The engine may ignore stops, so `Settings.end` checks them again.
         """
         told = dict(self.draw or {})
         if self.stop and engine not in _WITHOUT_STOPS:
@@ -50,10 +49,10 @@ class Settings:
         return told
 
     def end(self, tokens: Sequence[int], decode: Decode) -> tuple[int, bool]:
-        """How many of a completion's tokens count, and whether it ended by itself.
+        """Count a completion's tokens up to its end; also return whether it ended by eos or a stop.
 
-        The token that completes a stop is the last one, as in the lab; what an engine sampled
-        after it was sampled in vain.
+        As in the lab, the token that completes a stop is the last one. Tokens that the engine
+        sampled after it are discarded.
         """
 
         def stopped(n: int) -> bool:
@@ -65,18 +64,18 @@ class Settings:
         return len(tokens), bool(tokens) and tokens[-1] in self.eos
 
     def texts(self, rows: list[list[int]], decode: Decode) -> list[str]:
-        """Token ids as text, without eos and padding."""
+        """Decode token ids, without eos and padding."""
         skip = {*self.eos, self.pad}
         return decode([[t for t in row if t not in skip] for row in rows])
 
     def text(self, tokens: Sequence[int], decode: Decode) -> str:
-        """A completion's text as its scorer gets it: cut before the first stop."""
+        """A completion's text as the scorer gets it: cut before the first stop."""
         return cut(self.texts([list(tokens)], decode)[0], self.stop)
 
 
 @cache
 def read(path: str, name: str = "") -> Settings:
-    """The settings in a file: of an evaluation set, or with "" of training."""
+    """Read a settings file: the part of an evaluation set, or of training with ""."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         sets = data.pop("sets")

@@ -1,4 +1,4 @@
-"""How veRL is started: keys and values of Hydra's overrides, and the command."""
+"""Keys and values of Hydra's overrides, and the command that starts veRL."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MODULE = "verl.trainer.main_ppo"
-_BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")  # what Hydra reads as text without quotes
+_BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")  # text that Hydra reads without quotes
 _KEYWORDS = ("null", "true", "false", "nan", "inf", "yes", "no", "on", "off")
-# veRL imports what these name, or runs it
+# keys whose values veRL imports or runs
 _CODE = re.compile(
     r"_target_|trust_remote_code|runtime_env|external_lib|custom_\w+\.|custom_backend_module"
     r"|callback_class|manager_class|reward_manager|config_path|tool_path|finish_hook"
@@ -19,7 +19,7 @@ _CODE = re.compile(
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of nested tables; a `+`, which adds a key, comes to stand first."""
+    """Yield (dotted key, value) of nested tables; a `+`, which adds a key, moves to the front."""
     for part, value in table.items():
         joined = f"{prefix}.{part}" if prefix else part
         key = "+" * min(2, joined.count("+")) + joined.replace("+", "")
@@ -30,12 +30,12 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def bare(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat keys without the `+` that adds them, with their values."""
+    """Flat keys and their values, without the `+` that adds a key."""
     return {key.lstrip("+"): value for key, value in values.items()}
 
 
 def code_in_verl(table: Any) -> dict[str, Any]:
-    """Keys of a [verl] that have veRL import or run code, with their values."""
+    """Keys of [verl], with values, that make veRL import or run code."""
     given = flat(table) if isinstance(table, Mapping) else ()
     # a list may hold tables
     read = ((k, value, f"{k} {value}" if isinstance(value, list) else k) for k, value in given)
@@ -45,7 +45,7 @@ def code_in_verl(table: Any) -> dict[str, Any]:
 
 
 def refuse_code(table: Any, where: str) -> None:
-    """Refuse a [verl] of a file that has veRL import or run code."""
+    """Raise if the [verl] of a file makes veRL import or run code."""
     for key, value in code_in_verl(table).items():
         raise ValueError(
             f"{where}: verl.{key} = {value!r} has veRL import or run code. If you know it and "
@@ -54,7 +54,7 @@ def refuse_code(table: Any, where: str) -> None:
 
 
 def shell_command(overrides: Sequence[str], python: str = "python3") -> str:
-    """A command for a POSIX shell, one override ("key=value", `recipe.overrides`) a line.
+    """Format a command for a POSIX shell, one override ("key=value", `recipe.overrides`) per line.
 
     `python` is the interpreter of veRL's environment.
     """
@@ -62,7 +62,7 @@ def shell_command(overrides: Sequence[str], python: str = "python3") -> str:
 
 
 def hydra_value(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides."""
+    """Format a value in the grammar of Hydra's overrides."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -72,7 +72,7 @@ def hydra_value(value: Any) -> str:
     if isinstance(value, str):
         if _BARE.fullmatch(value) and value.lower() not in _KEYWORDS:
             return value
-        # a backslash before the closing quote would escape it; elsewhere Hydra leaves it alone
+        # a backslash before the closing quote would escape it; elsewhere Hydra keeps it
         text = re.sub(r"(\\*)'", r"\1\1\\'", value)
         text = re.sub(r"(\\+)$", r"\1\1", text)
         return f"'{text}'"

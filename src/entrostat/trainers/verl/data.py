@@ -1,17 +1,17 @@
-"""A task's prompts as the Parquet files that veRL reads: the lab's prompts, order and tokens.
+"""Write a task's prompts as veRL's Parquet files: the lab's prompts, order and tokens.
 
-A row is a chat row of veRL's own form, with what this host adds under `extra_info`:
+A row is a chat row of veRL's own form, with additions of this trainer under `extra_info`:
 
-    data_source    an example's kind, or the task's name; of an evaluation set the set's. By it
-                   veRL's figures are told apart
+    data_source    an example's kind, or the task's name; the name of an evaluation set. veRL
+                   groups its metrics by it
     prompt         the turns; for readers, since sampling starts from `prompt_ids`
     reward_model   {"style": "rule", "ground_truth": the answer as text}; veRL's dumps show it
     extra_info     set, the evaluation set's name, "" in training; split and index, by which the
-                   task finds its example again; prompt_ids, the policy's input, token for token;
-                   max_tokens that an answer, or a turn of it, may take
-    __rollout_n__  in the file to evaluate on: samples, which veRL reads in place of val_kwargs.n
+                   task finds its example; prompt_ids, the policy's exact input;
+                   max_tokens, the limit of an answer, or of a turn
+    __rollout_n__  in the evaluation file: samples, which veRL reads in place of val_kwargs.n
 
-The training file has the prompts of all iterations, one after another, so veRL must not shuffle.
+The training file has the prompts of all iterations in order, so veRL must not shuffle.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from .model_ref import cannot_load, empty_model, place_of
 if TYPE_CHECKING:
     from ...evaluation.eval_sets import ResolvedEvalSet
 
-_ROWS = 4096  # written at once
+_ROWS = 4096  # rows written at once
 _SAMPLES = "__rollout_n__"
 
 
 def outline(model: str) -> Policy:
-    """What prompts need of a policy without weights: tokenizer, ends, context, vocabulary."""
+    """The policy without weights, as prompts need it: tokenizer, eos, context, vocabulary."""
     from transformers import AutoTokenizer, GenerationConfig
 
     name = find(model)
@@ -65,7 +65,7 @@ def outline(model: str) -> Policy:
         tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(cannot_load(model, error)) from None
-    with suppress(OSError):  # without a file it follows from config.json
+    with suppress(OSError):  # without the file, config.json decides
         empty.generation_config = GenerationConfig.from_pretrained(name)
     eos = end_tokens(empty, tokenizer)
     pad = pad_token(empty, tokenizer, eos)
@@ -84,10 +84,10 @@ def copy_model(model: str, directory: Path) -> None:
 
 
 def room(task: Task, config: TrainConfig, policy: Policy, split: str) -> tuple[int, int]:
-    """Tokens that a rollout may take, and that one usually takes at most; a prompt is not counted.
+    """Maximum tokens of a rollout, and the usual maximum; both without the prompt.
 
-    Of several turns those of the environment are among them: they may fill the context, and are
-    usually about as many as the policy's own.
+    Observation tokens of several turns count: they may fill the context, and are usually about as
+    many as the policy's own.
     """
     most = often = usual(task, config, split)
     if is_multi_turn(task) and (context := context_of(policy, config)) is not None:
@@ -98,7 +98,7 @@ def room(task: Task, config: TrainConfig, policy: Policy, split: str) -> tuple[i
 def write_settings(
     path: Path, config: TrainConfig, task: Task, policy: Policy, sets: Iterable[ResolvedEvalSet]
 ) -> None:
-    """Write what agent loop, reward and trainer read: JSON, as `completions.read` takes it."""
+    """Write the settings of agent loop, reward and trainer as JSON, read by `completions.read`."""
     settings = _asked(config, task, policy) | {
         "scoring": asdict(config.scoring),
         "eos": policy.eos,
@@ -113,24 +113,24 @@ def write_settings(
 
 
 def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
-    """The part of `completions.Settings` in which training and evaluation sets differ."""
+    """The part of `completions.Settings` that differs between training and evaluation sets."""
     return {
-        "task": from_anywhere(task_settings(config)),  # workers may start elsewhere
+        "task": from_anywhere(task_settings(config)),  # workers may start in another directory
         "stop": list(stop_strings(task, config)),
         "game": _game(config, task, policy) if is_multi_turn(task) else None,
     }
 
 
 def _draw(one: ResolvedEvalSet) -> dict[str, Any]:
-    if one.greedy:  # as veRL itself says it to an engine
+    if one.greedy:  # as veRL itself requests greedy decoding
         return {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
     return {key: getattr(one.config.sampling, key) for key in ("temperature", "top_p")}
 
 
 def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
-    """What the agent loop needs to play the task, as `completions.Settings` says."""
+    """The agent loop's parameters of a multi-turn task (`completions.Settings.game`)."""
     hearing = observation_tokenizer(policy, config)
-    hearing("", policy.eos[0])  # what stands between turns shows whether there can be any
+    hearing("", policy.eos[0])  # fail early if the chat template drops the policy's turns
     return {
         "model": place_of(config.model),
         "turns": {split: turns_of(task, split) for split in task.splits},
@@ -146,8 +146,8 @@ def write(
 ) -> tuple[int, int]:  # fmt: skip
     """Write `train.parquet` and `test.parquet`.
 
-    Returns the tokens of the longest prompt that is trained on, and of the longest that is
-    evaluated on; 0 where there is none.
+    Returns the tokens of the longest training prompt and of the longest evaluation prompt; 0 if
+    there is none.
     """
     known: dict[str, list[int]] = {}
     split, widest = task.splits[0], 0
@@ -163,7 +163,7 @@ def write(
             unknown = {e.prompt: e for e in examples if e.prompt not in known}
             found = encode(policy, config, list(unknown.values()), new, ValueError)
             ids = known | dict(zip(unknown, found, strict=True))
-            known = ids if finite else {}  # a finite task's prompts come again
+            known = ids if finite else {}  # a finite task's prompts repeat
             prompts = [ids[each.prompt] for each in examples]
             widest = max(widest, *map(len, prompts))
             for index, each, prompt in zip(indices, examples, prompts, strict=True):
@@ -173,7 +173,7 @@ def write(
     note(f"writing the prompts of {config.iterations} iterations")
     _parquet(directory / "train.parquet", training())
     held_out = [row for one in sets for row in _evaluated(one, policy)]
-    # veRL wants a second file also where it evaluates nothing
+    # veRL requires a second file even without evaluation
     rows = held_out or [next(training()) | {_SAMPLES: 1}]
     _parquet(directory / "test.parquet", rows, _SAMPLES)
     return widest, max((len(r["extra_info"]["prompt_ids"]) for r in held_out), default=0)
@@ -206,7 +206,7 @@ def _row(
 
 
 def _parquet(path: Path, rows: Iterable[dict[str, Any]], *numbers: str) -> None:
-    """Write rows that have these columns of numbers, too."""
+    """Write rows; `numbers` are additional integer columns."""
     try:
         import pyarrow as pa
         from pyarrow.parquet import ParquetWriter

@@ -1,13 +1,12 @@
-"""Once per rollout batch, in the driver: controllers see the entropy, advantages are prepared.
+"""Once per rollout batch, in the driver: update controllers and prepare advantages.
 
-The rollouts are cut by length into shares, a thread each, which count as ranks do
-(`core/distributed.py`): what comes of it is the same to the last bit, the processors of the
-driver's node share the work while its GPUs wait, and a share is as wide as its own longest rollout,
-not as the batch's.
+The rollouts are split by length into shares, one thread each, which act as ranks
+(`core/distributed.py`). The result is the same to the last bit. The node's processors share the
+work while its GPUs wait, and a share is only as wide as its own longest rollout.
 
-Afterwards an iteration's rollouts are written down from the same batch.
+Afterwards an iteration's rollouts are written from the same batch.
 
-No veRL here. Shapes: B rollouts, T completion tokens at most, n those of a share, t its tokens.
+Imports no veRL. Shapes: B rollouts, T completion tokens at most, n those of a share, t its tokens.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from ...dynamics import online
 from ...logs.rollouts import Rollouts
 from ..dump import without_padding
 
-_WORTH = 1 << 20  # tokens that a thread pays for
+_WORTH = 1 << 20  # minimum tokens per thread
 
 
 @dataclass
 class Prepared:
     # [B, T] with mask 0 at padding rows, the methods' advantages, shaped rewards, `idle` rollouts
     batch: TokenBatch
-    metrics: dict[str, float]  # of the rollout batch and of the controllers
+    metrics: dict[str, float]  # metrics of the rollout batch and of the controllers
 
 
 def prepare(
@@ -52,20 +51,20 @@ def prepare(
     kept: Tensor | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Prepared:
-    """Move the controllers, estimate advantages, let the methods edit them.
+    """Update the controllers, estimate advantages, let the methods edit them.
 
-    The order is the lab's: the controllers see the entropy of the full rollout batch, then groups
-    without a signal are marked, then advantages are prepared on the others.
+    The order is the lab's: the controllers observe the entropy of the full rollout batch, then
+    groups without a signal are marked, then the advantages of the others are prepared.
 
     Args:
-        objective: its controllers move.
-        batch: old_logp, old_entropy, mask, rewards, group, and ref_logp where it is needed.
-        real: [B] bool, False for the synthetic rows that veRL adds to even out a batch.
+        objective: its controllers are updated.
+        batch: old_logp, old_entropy, mask, rewards, group, and ref_logp if it is needed.
+        real: [B] bool, False for the padding rows that veRL adds to a batch.
         progress: 0 at the first iteration of the run, 1 at the last.
-        sampler_logp: [B, T] float, the rollout engine's, where it gave them.
-        threads: that share the work; None takes the processors at hand, a million tokens each.
-        kept: [B, T] bool, tokens that veRL's rejection sampling left in; None for all.
-        kinds: B, the rollouts' data sources; of several each has a column of its own.
+        sampler_logp: [B, T] float, the rollout engine's log-probs, if available.
+        threads: number of threads; None uses the available processors, a million tokens each.
+        kept: [B, T] bool, tokens that veRL's rejection sampling kept; None for all.
+        kinds: B data sources; several of them each get their own metrics.
     """
     rewards = batch.need("rewards")
     if not torch.isfinite(rewards[real]).all():
@@ -87,7 +86,7 @@ def prepare(
 
     def judged(ranks: Communicator) -> tuple[TokenBatch, dict[str, float]]:
         share, places = begun[ranks.rank][0], rows[shares[ranks.rank]]
-        if kept is not None:  # the controllers have seen all, the methods see these
+        if kept is not None:  # the controllers have observed all tokens, the methods see these
             left = share.mask & kept[places, : share.mask.shape[1]].bool()
             share = replace(share, mask=left)
         sampler = None if sampler_logp is None else sampler_logp[places, : share.mask.shape[1]]
@@ -104,7 +103,7 @@ def prepare(
 def _judged(
     objective: Objective, share: TokenBatch, sampler_logp: Tensor | None
 ) -> tuple[TokenBatch, dict[str, float]]:
-    """A share with the methods' advantages, and the figures of all shares."""
+    """Prepare a share's advantages; also return the metrics of all shares."""
     ready = objective.rollouts(share)
     outcome = ready.replace(advantages=ready.outcome)
     (group,), _ = share.whole.gather(share.need("group"))
@@ -119,13 +118,13 @@ def _judged(
 
 
 def _ends(mask: Tensor) -> Tensor:
-    """[n] int64: the place behind the last token of each rollout [n, T]; 0 of none."""
+    """Index after the last token of each rollout [n, T], [n] int64; 0 without tokens."""
     T = mask.shape[1]
     return torch.where(mask.any(-1), T - mask.flip(-1).to(torch.uint8).argmax(-1), 0)
 
 
 def _shares(ends: Tensor, count: int) -> list[Tensor]:
-    """Places [n] of rollouts, those of like length together, for `count` ranks of like work."""
+    """Split rollouts into `count` shares [n] of similar lengths and equal work."""
     order = ends.argsort(stable=True)
     upto = ends[order].cumsum(0)
     wanted = upto[-1] * torch.arange(1, count) / count if len(upto) else torch.zeros(0)
@@ -136,7 +135,7 @@ def _shares(ends: Tensor, count: int) -> list[Tensor]:
 def _share(
     batch: TokenBatch, rows: Tensor, share: Tensor, ends: Tensor, ranks: Communicator
 ) -> TokenBatch:
-    """The rollouts at places `share` of `rows`, as wide as the longest of them."""
+    """Select the rollouts at `share` of `rows`, cut to the longest of them."""
     width = max(1, int(ends[share].max())) if len(share) else 1
     values = {}
     for part in fields(batch):
@@ -148,10 +147,10 @@ def _share(
 
 
 def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
-    """`rollout/truncated`, `reward/failed` and of several turns how many, from what was noted.
+    """Compute `rollout/truncated`, `reward/failed` and mean turns from the workers' notes.
 
-    `notes` are B (`agent.py`, `reward.py`), or none where others are at work; `real` [B] is False
-    for rows that veRL adds.
+    `notes` are B (`agent.py`, `reward.py`), or none under other loops; `real` [B] is False for rows
+    that veRL adds.
     """
     own = [note for note, counts in zip(notes, real.tolist(), strict=False) if counts]
     figures: dict[str, float] = {}
@@ -173,7 +172,7 @@ def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
 
 
 def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of an iteration that are numbers, numpy's among them, as JSON takes them."""
+    """The numeric metrics of an iteration, numpy's included, as floats for JSON."""
     return {
         key: float(value)
         for key, value in figures.items()
@@ -182,7 +181,7 @@ def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _together(shares: Sequence[tuple[Tensor, TokenBatch]], batch: TokenBatch) -> TokenBatch:
-    """`batch` as prepared in shares, each with its rows [n]; the other rows have no token."""
+    """Merge prepared shares, each with its rows [n], into `batch`; other rows have no token."""
 
     def placed(name: str, into: Tensor) -> Tensor:
         for rows, share in shares:
@@ -211,12 +210,12 @@ def rollouts_of(
     iteration: int, prompts: Sequence[Tensor], notes: Sequence[Mapping[str, Any]],
     batch: Mapping[str, Tensor], tokenizer: Any,
 ) -> Rollouts:  # fmt: skip
-    """The rollouts of an iteration; those of a prompt side by side.
+    """Build the `Rollouts` of an iteration; rollouts of a prompt are adjacent.
 
-    `prompts` are B times token ids, `notes` B times what the agent loop noted (`completion`,
-    `finished`). `batch` has [B, T] responses, mask (1 where the policy spoke), logp, entropy,
-    advantages, sampler_logp (may be absent); [B] lengths (tokens of a response, the environment's
-    too), rewards, group, idle.
+    `prompts` are B lists of token ids, `notes` the agent loop's B notes (`completion`, `finished`).
+    `batch` has [B, T] responses, mask (1 at sampled tokens), logp, entropy, advantages,
+    sampler_logp (may be absent). It has [B] lengths (response tokens, observations included),
+    rewards, group, idle.
     """
     order = torch.argsort(batch["group"], stable=True)
     rows = {name: values[order] for name, values in batch.items()}

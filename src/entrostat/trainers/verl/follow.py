@@ -1,7 +1,7 @@
-"""What a running veRL writes, as the run directory's own logs.
+"""Copy veRL's output into the run directory's own logs.
 
-Metrics come from veRL's "file" logger, evaluations from its validation dumps. Rollouts are written
-by our trainer, in veRL's process (`trainer.py`).
+Metrics come from veRL's "file" logger, evaluations from its validation dumps. Our trainer writes
+rollouts itself, in veRL's process (`trainer.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...runs.run_directory import RunDirectory
 from ...runs.run_writer import RunWriter
 from . import checkpoints
 
-# veRL's names for what the lab logs too
+# veRL's names of metrics that the lab logs too
 NAMES = {
     "actor/grad_norm": "grad/norm",
     "actor/lr": "optim/lr",
@@ -34,7 +34,7 @@ NAMES = {
     "timing_s/update_actor": "time/update",
     "timing_s/step": "time/iteration",
 }
-# what is veRL's alone keeps its name, after `verl/`
+# prefixes of metrics that only veRL has; they keep their names, after `verl/`
 _THEIRS = (
     "actor/", "critic/", "training/", "perf/", "timing_s/", "timing_per_token_ms/", "num_turns/",
     "response_length/", "response_length_non_aborted/", "response/", "prompt_length/",
@@ -45,35 +45,35 @@ _EVALUATION = ("val-core/", "val-aux/")
 
 @dataclass(frozen=True)
 class Intake:
-    """Where what veRL writes goes."""
+    """Destination of veRL's output."""
 
     run: RunDirectory
     config: TrainConfig
-    sets: Sequence[ResolvedEvalSet]  # that are evaluated on
+    sets: Sequence[ResolvedEvalSet]  # evaluation sets
 
     @property
     def dumps(self) -> Path:
         return self.run.path / "verl" / "validation"
 
     def catch_up(self, sources: Iterable[Path]) -> None:
-        """Take in what stands in files of veRL's "file" logger and nobody followed."""
+        """Import lines of veRL's "file" logger that were written while nothing followed it."""
         for source in sources:
             Follower(self, source, Progress()).look()
 
     def consider(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the policy of an evaluation if it is the best so far (`save.best`)."""
+        """Keep an evaluated policy if it is the best so far (`save.best`)."""
         step = rows[0]["iteration"] if rows else -1
         places = self.run.checkpoints
         if not step or checkpoints.folder(places, step).is_dir():
             best = BestCheckpoint(self.run.path, self.config.save.best)
             best.consider(rows, checkpoints.parts(places, step))
-            best.settle()  # its checkpoint was there before it was evaluated
+            best.settle()  # its checkpoint was written before its evaluation
 
 
 class Follower:
-    """Reads what veRL's "file" logger has written since the last look, and takes it in.
+    """Reads new lines of veRL's "file" logger and imports them.
 
-    What the run directory has already stays as it is.
+    Lines already in the run directory stay unchanged.
     """
 
     def __init__(self, intake: Intake, source: Path, progress: Progress) -> None:
@@ -87,7 +87,7 @@ class Follower:
         self._due: list[int] = []
 
     def look(self, last: bool = False) -> bool:
-        """Take in what is new; `last`: there will be no more. Returns whether there was any."""
+        """Import new lines; `last`: no more will come. Return whether there were any."""
         new = list(self._lines())
         for record in new:
             step, data = record["step"], record["data"]
@@ -103,7 +103,7 @@ class Follower:
         return bool(new)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        """The whole lines that are new."""
+        """Yield complete new lines."""
         if not self._source.exists():
             return
         with open(self._source, "rb") as file:
@@ -116,7 +116,7 @@ class Follower:
                 yield record
 
     def _dumped(self, step: int, last: bool) -> list[dict[str, Any]] | None:
-        """The answers of an evaluation; None while veRL still writes them."""
+        """The answers of an evaluation; None while veRL is still writing them."""
         answers = JsonLines(self._intake.dumps / f"{step}.jsonl").read()
         return answers if last or len(answers) >= self._answers_due else None
 
@@ -125,15 +125,15 @@ class Follower:
         self._writer.evaluations.append(rows)
         self._writer.answers.append(lines)
         self._intake.consider(rows)
-        if step < self._intake.config.iterations:  # the last is shown against the first, at the end
+        if step < self._intake.config.iterations:  # the last is shown at the end, beside the first
             for row in rows:
                 self._progress.note(f"{row['set']}: {figures(row)}")
 
 
 def row_of(data: Mapping[str, Any]) -> dict[str, float]:
-    """VeRL's metrics of an iteration under the lab's names; what is no finite number is left out.
+    """Rename veRL's metrics of an iteration to the lab's; non-finite and other values are dropped.
 
-    `time/tokens_per_second` is of the whole iteration, as in the lab.
+    `time/tokens_per_second` covers the whole iteration, as in the lab.
     """
     row: dict[str, float] = {}
     for key, value in data.items():
@@ -149,10 +149,10 @@ def row_of(data: Mapping[str, Any]) -> dict[str, float]:
 def evaluated(
     answers: Sequence[Mapping[str, Any]], iteration: int, sets: Iterable[ResolvedEvalSet]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The lab's rows of an evaluation after an iteration, and its lines per prompt.
+    """Return the lab's rows of an evaluation after an iteration, and its lines per prompt.
 
-    Without entropies, which veRL does not compute where it evaluates. `answers` are of a validation
-    dump: `where` ("SET/3"), `score`, `completion`, `failed`; one that never came counts as wrong.
+    There are no entropies, since veRL does not compute them in evaluation. `answers` come from a
+    validation dump: `where` ("SET/3"), `score`, `completion`, `failed`; a missing answer scores 0.
     """
     found: dict[str, dict[int, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:

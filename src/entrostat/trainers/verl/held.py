@@ -1,7 +1,7 @@
 """The gradient of the mean entropy in veRL, for the thermostat's multiplier.
 
-The driver's controllers see the entropy; the workers decide on the multiplier before each update,
-all alike, and their figures take what they know back to the driver, which writes it to checkpoints.
+The driver's controllers observe the entropy. The workers choose the multiplier before each update,
+identically on all ranks. Their metrics return its state to the driver, which checkpoints it.
 
 Shapes: n rollouts of this rank's minibatch, T completion tokens at most.
 """
@@ -23,14 +23,14 @@ from ...core.process_ranks import shared_generator
 from ..hold import Hold, response, sample
 from .loss import ROW, responses
 
-HELD = "held/"  # of the figures that are the multiplier's state
+HELD = "held/"  # prefix of metrics that carry the multiplier's state
 
 
 def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[Any, ...]) -> None:
-    """Take the gradient of the mean entropy before an update, from some of its rollouts.
+    """Take the gradient of the mean entropy before an update, on a sample of its rollouts.
 
-    `engine` is veRL's (FSDP2), in training mode, without gradients; `data` this rank's minibatch
-    ready for it, `batch` [n, T] the same; `stream`, seed and step, chooses the rollouts.
+    `engine` is veRL's (FSDP2), in training mode, with gradients cleared; `data` is this rank's
+    minibatch for it, `batch` [n, T] the same minibatch; `stream` (seed, step) seeds the sample.
     """
     whole = 1 if tu.get(data, "use_dynamic_bsz") else tu.get(data, "micro_batch_size_per_gpu")
     mass, world = batch.need("old_entropy").sum(1), batch.ranks.world
@@ -51,9 +51,9 @@ def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[An
 def _mean_entropy(
     model_output: dict[str, Any], data: Any, dp_group: Any = None, *, mask: Tensor, weights: Tensor
 ) -> tuple[Tensor, dict[str, Any]]:
-    """A micro-batch's part of the mean entropy, as veRL's engines call a loss.
+    """A micro-batch's part of the mean entropy, with the signature of veRL's losses.
 
-    Of the sampled rollouts are the `mask` [n, T] and their `weights` [n] in the minibatch's mean.
+    `mask` [n, T] and `weights` [n] (in the minibatch's mean) belong to the sampled rollouts.
     """
     rows = data[ROW].to(mask.device)
     H = responses(model_output["entropy"], data, mask.shape[1])
@@ -62,7 +62,7 @@ def _mean_entropy(
 
 
 def _over_shards(parameters: list[Any]) -> Any:
-    """Adds up [3] over the processes, each shard counted once."""
+    """Return a function that sums [3] over processes and counts each shard once."""
     copies = 1
     for p in parameters:
         if hasattr(p, "device_mesh"):

@@ -1,4 +1,4 @@
-"""A process of veRL's: started, watched, stopped; and in one line what it died of."""
+"""A veRL process: start, watch and stop it, and summarize in one line why it died."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from ...logs.files import writing
 
-MOURNING = 45.0  # seconds in which a job may end by itself when a part of it has died
-_PATIENCE = (20.0, 10.0)  # for Ctrl-C and for SIGTERM, before the next harsher signal
-_TAIL = 4 << 20  # bytes of a log that are searched for a reason
+MOURNING = 45.0  # seconds for a job to end by itself after a part of it has died
+_PATIENCE = (20.0, 10.0)  # after SIGINT and after SIGTERM, before the next stronger signal
+_TAIL = 4 << 20  # bytes at a log's end that are searched for a reason
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIX = re.compile(r"^\((?:raylet|autoscaler|[^()]*\bpid=)[^()]*\)\s?(?:\[repeated[^\]]*\]\s?)?")
@@ -44,9 +44,9 @@ _FATAL = (
 
 
 class Job:
-    """A process in a process group of its own; `log` takes what it prints.
+    """A process in its own process group; its output goes to `log`.
 
-    It is told to end when this process is killed (Linux).
+    On Linux it gets SIGTERM when this process dies.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -66,11 +66,11 @@ class Job:
         self._read = 0
 
     def ended(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Return the exit code; None while it runs."""
         return self._process.poll()
 
     def broken(self) -> bool:
-        """Whether what it printed since the last call says that a part of it has died."""
+        """Whether output since the last call reports that a part of the job has died."""
         with open(self.log, "rb") as file:
             file.seek(self._read)
             text = file.read()
@@ -79,7 +79,7 @@ class Job:
         return any(pattern.search(line) for line in lines for pattern, _ in _FATAL)
 
     def stop(self) -> None:
-        """End it and what it started: as Ctrl-C does, then less and less politely."""
+        """End the process group: SIGINT first, then SIGTERM, then SIGKILL."""
         try:
             for number, seconds in zip((signal.SIGINT, signal.SIGTERM), _PATIENCE, strict=True):
                 with suppress(ProcessLookupError):
@@ -87,7 +87,7 @@ class Job:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(seconds)
                     break
-        finally:  # also at a second Ctrl-C
+        finally:  # also after a second Ctrl-C
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -97,19 +97,19 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _in_the_child(parent: int) -> None:
-    """End with the parent, and hear Ctrl-C where a shell's background job would not."""
+    """End with the parent, and restore SIGINT, which a shell's background job ignores."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if _LIBC is not None:
         _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it was killed before
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
 
 def reason(log: Path) -> str:
-    """What a job died of, in one line, from its log.
+    """Summarize in one line, from its log, why a job died.
 
-    The last error of the process itself, else of what it started; where Ray says that a part of it
-    died, that, with what to do.
+    This is the last error of the process itself, else of its children. If Ray reports that a part
+    died, it is that report, with advice.
     """
     try:
         with open(log, "rb") as file:
@@ -139,5 +139,5 @@ def _short(line: str) -> str:
 
 
 def wait(seconds: float) -> None:
-    """Sleep; a name of its own, so that tests need not wait."""
+    """Sleep; a separate function, so that tests can replace it."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""The loss of one micro-batch, under terms that were planned over the whole minibatch.
+"""The loss of one micro-batch, under terms planned over the whole minibatch.
 
 Shapes: B rollouts of this rank's minibatch, b of a micro-batch, T completion tokens at most.
 """
@@ -19,35 +19,35 @@ from ...core.batch import TokenBatch
 from ...core.objective import Objective, Plan
 from ...dynamics import online
 
-# what the driver adds to a batch; per token [B, T] or per rollout [B]
+# fields that the driver adds to a batch; per token [B, T] or per rollout [B]
 MASK, REWARD, GROUP = "entrostat_mask", "entrostat_reward", "entrostat_group"
-EDITED = "entrostat_edited"  # only where a method edits advantages
+EDITED = "entrostat_edited"  # only if a method edits advantages
 IDLE = "entrostat_idle"  # rollouts of groups without a signal
-CORRECTION = "entrostat_correction"  # [B, T], where veRL's rollout correction weighs tokens
-ROLLOUT = "entrostat_rollout"  # a rollout's place in the driver's batch
+CORRECTION = "entrostat_correction"  # [B, T], if veRL's rollout correction weights tokens
+ROLLOUT = "entrostat_rollout"  # a rollout's index in the driver's batch
 NOTE = "entrostat_note"  # JSON: the objective's state and the step
-ROW = "entrostat_row"  # a rollout's row in this rank's minibatch
-PREFIX = "entrostat/"  # of metrics, until the driver takes it off
+ROW = "entrostat_row"  # a rollout's index in this rank's minibatch
+PREFIX = "entrostat/"  # prefix of metrics until they reach the driver
 
 
 @dataclass
 class Update:
-    """One optimizer step: what was decided for it."""
+    """The decisions for one optimizer step."""
 
-    plan: Plan  # decided over all ranks; of this rank's rollouts
-    figures: dict[str, float] = field(default_factory=dict)  # what to log about the plan
-    # [B, T] entropies that the forward passes gave; None where nobody asks
+    plan: Plan  # decided over all ranks; holds this rank's rollouts
+    figures: dict[str, float] = field(default_factory=dict)  # metrics of the plan
+    # [B, T] entropies of the forward passes; None if not needed
     now: Tensor | None = None
 
 
 def loss(
     config: Update, model_output: dict[str, Any], data: Any, dp_group: Any = None
 ) -> tuple[Tensor, dict[str, Metric]]:
-    """The loss and metrics of a micro-batch, as veRL's engines call it.
+    """Return loss and metrics of a micro-batch, with the signature of veRL's losses.
 
-    The sum over micro-batches, averaged over ranks as FSDP averages gradients, is the objective's
-    loss of the whole minibatch. `model_output` has nested `log_probs` and `entropy` of prompts and
-    responses, `data` is the micro-batch with `ROW`.
+    Summed over micro-batches and averaged over ranks, as FSDP averages gradients, it is the
+    objective's loss of the whole minibatch. `model_output` has nested `log_probs` and `entropy` of
+    prompts and responses, `data` is the micro-batch with `ROW`.
     """
     whole = config.plan.batch
     rows = data[ROW].to(whole.mask.device)
@@ -72,16 +72,16 @@ def loss(
 
 
 def responses(nested: Tensor, data: Any, width: int) -> Tensor:
-    """[b, width]: the responses' part of what a model gave for prompts and responses, nested."""
+    """Extract the responses [b, width] from a nested model output over prompts and responses."""
     x = no_padding_2_padding(nested, data)
     return pad(x, (0, max(0, width - x.shape[1])))[:, :width]
 
 
 def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
-    """What a worker knows about its rollouts before an update: all but the current policy's.
+    """Build a worker's batch before an update: everything except the current policy's values.
 
-    `logp` and `entropy` are those of the old policy; `data` is this rank's minibatch with what the
-    driver added.
+    `logp` and `entropy` are those of the old policy; `data` is this rank's minibatch with the
+    fields that the driver added.
     """
     names = ["old_log_probs", "entropy", "advantages", MASK, REWARD, GROUP, ROLLOUT]
     if "ref_logp" in objective.needs:

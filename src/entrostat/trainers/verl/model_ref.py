@@ -1,4 +1,4 @@
-"""The model and the task that a configuration names, for veRL's processes. Imports no veRL."""
+"""Resolve a configuration's model and task for veRL's processes. Imports no veRL."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ...tasks import Task
 
 
 def place_of(model: str) -> str:
-    """A model's name, or the absolute path of its directory: veRL's processes start elsewhere."""
+    """A model's name, or its directory as an absolute path: veRL's processes start elsewhere."""
     found = find(model)
     return str(Path(found).absolute()) if Path(found).is_dir() else found
 
 
 def make(config: TrainConfig, task: Task | None = None) -> Task:
-    """The configuration's task; veRL's processes make it again, so no other can be meant."""
+    """Make the configuration's task; veRL's processes remake it, so `task` must be of its class."""
     made = task_of(config)
     if task is not None and type(task) is not type(made):
         raise ValueError(
@@ -34,14 +34,14 @@ def make(config: TrainConfig, task: Task | None = None) -> Task:
 
 
 def learning_rate_of(config: TrainConfig) -> float:
-    """The learning rate, by the lab's rule where it is left open."""
+    """The learning rate; if it is unset, the lab's default."""
     if config.optim.lr is not None or config.lora.rank:
         return learning_rate(config, small=False)
     return learning_rate(config, is_small(empty_model(config.model)))
 
 
 def empty_model(model: str) -> Any:
-    """The model without weights: tensors that have shapes only."""
+    """The model without weights: tensors on the meta device."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:

@@ -1,9 +1,9 @@
-"""What can be wrong before veRL is started, asked in its own environment: `python -m ...preflight`.
+"""Check a run in veRL's own environment before it is started: `python -m ...preflight`.
 
-Reads JSON from standard input: `overrides`, the `tasks` as `make_task` takes them, the logical
-`processors` that are needed, how many a Ray of our own is `said` to have or null, the `ray_address`
-of a cluster or null. Writes as its last line {"error": one line, or null}. Here and not in
-`main_ppo`, which would start a cluster first, and waits for ever where something is missing.
+It reads JSON from standard input: `overrides`, the `tasks` as for `make_task`, the number of
+logical `processors` needed, the number that a local Ray is `said` to have or null, the
+`ray_address` of a cluster or null. Its last line of output is {"error": one line, or null}.
+`main_ppo` would start a cluster first, and wait forever for a missing resource.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def look(asked: Mapping[str, Any]) -> str | None:
             check_machine(asked["said"], asked["processors"])
     except (ValueError, RuntimeError) as error:
         return " ".join(str(error).split())
-    except Exception as error:  # of veRL's or Ray's own kind
+    except Exception as error:  # exceptions of veRL or Ray
         return in_one_line(error)
     return None
 
 
 def check_configuration(overrides: Sequence[str]) -> None:
-    """Compose veRL's configuration, and have our trainer look at it."""
+    """Compose veRL's configuration and let our trainer check it."""
     import verl
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -66,7 +66,7 @@ def check_configuration(overrides: Sequence[str]) -> None:
         names = list(_names(OmegaConf.to_container(known, resolve=False)))
         for line in overrides:
             key = line.partition("=")[0]
-            # of a choice of a group, with its "/", Hydra says what there is
+            # for a choice of a config group (with "/"), Hydra lists the options
             if not key.startswith(("+", "~", "hydra.")) and "/" not in key and key not in names:
                 guess = nearest(key, names)
                 hint = f" Did you mean {guess!r}?" if guess else ""
@@ -101,7 +101,7 @@ def check_task(task: Mapping[str, Any]) -> None:
     try:
         made = make_task(**task)
         example = made.example(0, made.splits[0])
-        with suppress(ValueError, TypeError, AttributeError):  # only what it imports is asked for
+        with suppress(ValueError, TypeError, AttributeError):  # only imports are tested here
             made.score(str(example.answer), example)
     except ImportError as error:
         raise ValueError(
@@ -112,9 +112,9 @@ def check_task(task: Mapping[str, Any]) -> None:
 
 
 def check_machine(said: int | None, processors: int) -> None:
-    """Whether a Ray of our own, `said` to have so many, will have the processors.
+    """Raise if a local Ray, `said` to have so many processors, has too few.
 
-    None has it count, in a container what the container may use.
+    None lets Ray count: in a container, the processors that it may use.
     """
     if said is None:
         said = int(importlib.import_module("ray._private.utils").get_num_cpus())
@@ -123,11 +123,11 @@ def check_machine(said: int | None, processors: int) -> None:
 
 
 def check_cluster(address: str, processors: int) -> None:
-    """Whether Ray answers, has the processors, and every node of it the plugin."""
+    """Raise unless Ray answers, has the processors, and has the plugin on every node."""
     ray: Any = importlib.import_module("ray")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     try:
-        if colon and port.isdecimal():  # Ray itself would try for minutes
+        if colon and port.isdecimal():  # Ray itself would retry for minutes
             socket.create_connection((host, int(port)), timeout=5).close()
         ray.init(address=address, logging_level="ERROR", log_to_driver=False)
     except Exception as error:
@@ -166,13 +166,13 @@ def check_cluster(address: str, processors: int) -> None:
 
 
 def _ask(ray: Any, node: str) -> Any:
-    """The check of the plugin, on one node, without reserving anything."""
+    """Run the plugin check on one node, without reserving resources."""
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(on_a_node).options(num_cpus=0, scheduling_strategy=here).remote()
 
 
 def on_a_node() -> str | None:
-    """What is wrong with the plugin on this node; None where nothing is."""
+    """Describe a problem with the plugin on this node; None if there is none."""
     try:
         importlib.import_module("entrostat.trainers.verl.selfcheck").check()
     except Exception as error:

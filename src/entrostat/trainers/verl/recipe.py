@@ -1,8 +1,8 @@
-"""A configuration as the full Hydra overrides of a veRL run. Imports no veRL.
+"""Translate a configuration into the full Hydra overrides of a veRL run. Imports no veRL.
 
-Three layers, the later ones win: defaults, which [verl] may change; [verl] itself; what the common
-settings say. A key of [verl] that a common setting says is refused, so that a recipe means the same
-under every host.
+There are three layers, of which the later ones win: defaults, which [verl] may change; [verl]; the
+common settings. A key of [verl] that a common setting determines raises, so that a recipe means the
+same under every trainer.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _PROMPTS, _LOGGER = "data.train_batch_size", "trainer.logger"
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a configuration leaves open, and a run finds out before it starts."""
+    """Values that a configuration leaves open and a run determines before it starts."""
 
     output: Path  # the run directory, absolute
-    new: int  # tokens that the policy may sample in a rollout of the training split
+    new: int  # maximum sampled tokens of a training rollout
     lr: float  # the learning rate
-    # tokens that any of its rollouts may take, an environment's too; None for `new`
+    # maximum tokens of a training rollout, observations included; None for `new`
     longest: int | None = None
-    usual: int | None = None  # tokens that most of them take at most; None for `longest`
-    # tokens of the longest prompt trained on; None where prompts were not looked at
+    usual: int | None = None  # usual maximum of these tokens; None for `longest`
+    # tokens of the longest training prompt; None if prompts were not read
     prompt: int | None = None
     # tokens of the longest prompt, and of the longest answer, of evaluations
     evaluated: tuple[int, int] = (0, 0)
-    start: int = 0  # the iteration that the run goes on after
+    start: int = 0  # the iteration after which the run resumes
     evaluates: bool = True  # whether there is a set to evaluate on
-    owes: bool = True  # whether the evaluation after `start` is still to be made, before going on
-    ray_address: str | None = None  # of a running cluster; None has veRL start one here
+    owes: bool = True  # whether the evaluation after `start` must be made before continuing
+    ray_address: str | None = None  # a running cluster; None lets veRL start Ray here
 
     @property
     def own(self) -> Path:
@@ -60,15 +60,15 @@ class RunPlan:
 
     @property
     def metrics(self) -> Path:
-        """What veRL's "file" logger writes of this start."""
+        """File of veRL's "file" logger for this start."""
         return self.own / f"from-{self.start:06d}.jsonl"
 
 
 def unseen(config: TrainConfig, ray_address: str | None = None) -> RunPlan:
-    """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
+    """The plan without the prompts and, if the recipe sets the lengths, without the task.
 
-    Of a task of several turns that is not built in they are those of one turn then: only a look at
-    it would say, and what a file names is not imported for that.
+    For a multi-turn task that is not built in, the values are those of a single turn: only
+    importing the task would tell, and code that a file names is not imported for that.
     """
     new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
     if new is None or (name in BUILT_IN and is_multi_turn(task_class(name))):
@@ -86,14 +86,14 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> RunPlan:
 
 
 def overrides(config: TrainConfig, facts: RunPlan) -> list[str]:
-    """The overrides of `settings`: "key=value" each, for `python -m verl.trainer.main_ppo`."""
+    """Format `settings` as "key=value" overrides of `python -m verl.trainer.main_ppo`."""
     return [f"{key}={hydra_value(value)}" for key, value in settings(config, facts).items()]
 
 
 def settings(config: TrainConfig, facts: RunPlan) -> dict[str, Any]:
-    """What a configuration means in veRL's: keys of its ppo_trainer configuration, with values.
+    """Keys and values of veRL's ppo_trainer configuration for a configuration.
 
-    A key that veRL does not have by itself begins with `+`.
+    A key that veRL itself lacks begins with `+`.
     """
     given = dict(flat(config.verl))
     said = bare(given)
@@ -112,7 +112,7 @@ def settings(config: TrainConfig, facts: RunPlan) -> dict[str, Any]:
     values |= given | {key: value for key, (value, _) in common.items()}
     known = DEFAULTS | bare(values)
     _refuse(refusals(known.get, objective, said))
-    # metrics are read from the file; other loggers may stand beside it
+    # metrics are read from this file; other loggers may run beside it
     loggers = [*_listed(known[_LOGGER]), *config.log.to, "file"]
     values = {key: value for key, value in values.items() if key.lstrip("+") != _LOGGER}
     return values | {_LOGGER: list(dict.fromkeys(loggers))}
@@ -125,14 +125,14 @@ def _refuse(found: Iterable[tuple[bool, str]]) -> None:
 
 
 def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
-    """The overrides that a recipe means, without a look at its task or model.
+    """Return the overrides of a recipe, without reading its task or model.
 
     Args:
         path: a recipe of `entrostat train`.
-        changes: "key=value" each, in place of what [verl] says.
+        changes: "key=value" each, which override [verl].
 
     Raises:
-        ValueError: the file cannot be read, or see `overrides`.
+        ValueError: the file cannot be read; otherwise as for `overrides`.
     """
     config = from_dict({**load(path), "host": "verl"})
     for line in changes:
@@ -144,11 +144,11 @@ def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
 
 
 def in_whole_groups(config: TrainConfig) -> TrainConfig:
-    """The configuration with as many prompts as veRL can cut into minibatches.
+    """Set the number of prompts that veRL can split into minibatches.
 
     veRL counts minibatches in groups, so `sampling.prompts` must be a multiple of
-    `optim.minibatches`. Where it is not, data.train_batch_size of [verl], the one key that may
-    stand beside a common setting, says how many prompts veRL draws in its place.
+    `optim.minibatches`. If it is not, `data.train_batch_size` of [verl] gives the number of prompts
+    that veRL draws instead. It is the only key allowed beside a common setting.
     """
     parts = config.optim.minibatches
     given = bare(dict(flat(config.verl))).get(_PROMPTS)
@@ -167,10 +167,10 @@ def in_whole_groups(config: TrainConfig) -> TrainConfig:
 
 
 def processors(config: TrainConfig) -> tuple[int, int | None]:
-    """Logical processors that Ray must have: with fewer main_ppo waits for ever.
+    """Logical processors that Ray must have: with fewer, main_ppo waits forever.
 
-    veRL reserves three a rank, TransferQueue one for its controller and one a storage unit.
-    The second number is how many [verl] has a Ray of our own take for the machine's, if any.
+    veRL reserves three per rank, TransferQueue one for its controller and one per storage unit. The
+    second number is the processor count that [verl] sets for a local Ray, if any.
     """
     said = bare(dict(flat(config.verl)))
 
@@ -189,7 +189,7 @@ _UNITS, _STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_
 
 
 def _defaults(config: TrainConfig, facts: RunPlan, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What [verl] may change: how veRL does it, never what is done."""
+    """Defaults that [verl] may change: veRL's implementation choices, not the training."""
     values: dict[str, Any] = {
         "trainer.project_name": config.log.project,
         "trainer.experiment_name": config.log.name or facts.output.name,
@@ -197,12 +197,12 @@ def _defaults(config: TrainConfig, facts: RunPlan, said: Mapping[str, Any]) -> d
         f"{ACTOR}.strategy": "fsdp2",
         "actor_rollout_ref.ref.strategy": "fsdp2",
         f"{MODEL}.use_remove_padding": True,
-        # float32, and a slice of the logits at a time, of which autograd keeps nothing
+        # float32, one slice of the logits at a time, without storing it for autograd
         f"{ACTOR}.entropy_from_logits_with_chunking": True,
         f"{ACTOR}.entropy_checkpointing": True,
         f"{ROLLOUT}.name": "vllm",
-        "data.dataloader_num_workers": 0,  # rows are ready to use
-        "reward.num_workers": 1,  # it has `scoring.workers` processes of its own
+        "data.dataloader_num_workers": 0,  # rows need no processing
+        "reward.num_workers": 1,  # it has its own `scoring.workers` processes
         _UNITS: _STORAGE_UNITS,
     }
     if corrects(said.get):
@@ -212,7 +212,7 @@ def _defaults(config: TrainConfig, facts: RunPlan, said: Mapping[str, Any]) -> d
         if facts.prompt is not None:
             most = facts.longest or facts.new
             several = config.optim.micro_batch * (facts.prompt + (facts.usual or most))
-            # the longest rollout has to fit alone
+            # the longest rollout must fit alone
             values[f"{ACTOR}.ppo_max_token_len_per_gpu"] = max(several, facts.prompt + most)
     if facts.prompt is not None:
         values["data.max_prompt_length"] = max(facts.prompt, facts.evaluated[0])
@@ -220,7 +220,7 @@ def _defaults(config: TrainConfig, facts: RunPlan, said: Mapping[str, Any]) -> d
 
 
 def _common(config: TrainConfig, facts: RunPlan, objective: Objective) -> dict[str, Any]:
-    """A key of veRL's: (its value, the common setting that says it)."""
+    """Map a key of veRL's to (its value, the common setting that determines it)."""
     sampling, optim, run = config.sampling, config.optim, facts.output
     minibatch = sampling.prompts // optim.minibatches
     response = max(facts.longest or facts.new, facts.evaluated[1])
@@ -242,7 +242,7 @@ def _common(config: TrainConfig, facts: RunPlan, objective: Objective) -> dict[s
         f"{reward}.name": ("compute_score", "task"),
         f"+{reward}.reward_kwargs.settings": (settings, "task"),
         f"{ROLLOUT}.agent.default_agent_loop": ("entrostat", "sampling.stop"),
-        # only says that there is no critic: the objective estimates
+        # only means that there is no critic: the objective estimates advantages
         "algorithm.adv_estimator": ("grpo", "advantage"),
         f"{MODEL}.path": (place_of(config.model), "model"),
         f"{MODEL}.enable_gradient_checkpointing": (
@@ -254,7 +254,7 @@ def _common(config: TrainConfig, facts: RunPlan, objective: Objective) -> dict[s
         f"{ACTOR}.optim.lr": (facts.lr, "optim.lr"),
         f"{ACTOR}.optim.lr_scheduler_type": (optim.schedule, "optim.schedule"),
         f"{ACTOR}.optim.min_lr_ratio": (optim.lr_min, "optim.lr_min"),
-        # veRL moves the rate once per rollout batch
+        # veRL changes the rate once per rollout batch
         f"{ACTOR}.optim.lr_warmup_steps": (optim.warmup // config.updates, "optim.warmup"),
         f"{ACTOR}.optim.betas": (list(optim.betas), "optim.betas"),
         f"{ACTOR}.optim.weight_decay": (optim.weight_decay, "optim.weight_decay"),
@@ -274,7 +274,7 @@ def _common(config: TrainConfig, facts: RunPlan, objective: Objective) -> dict[s
         "trainer.val_before_train": (facts.owes, "eval.prompts"),
         "trainer.test_freq": (every if facts.evaluates else -1, "eval.every"),
         "trainer.save_freq": (checkpoints.every(config), "save.checkpoint_every"),
-        # veRL removes the last one before it has named the new one its latest
+        # veRL removes old checkpoints before it marks the new one as its latest
         "trainer.max_actor_ckpt_to_keep": (max(1, config.save.checkpoints) + 1, "save.checkpoints"),
         "trainer.default_local_dir": (str(run / "checkpoints"), "output"),
         "trainer.rollout_data_dir": (
@@ -328,7 +328,7 @@ def _listed(loggers: Any) -> list[str]:
 
 
 def _refusals(config: TrainConfig, said: Mapping[str, Any]) -> list[tuple[bool, str]]:
-    """(whether it is so, what to say) of common settings that veRL cannot do."""
+    """List (applies, message) for common settings that veRL does not support."""
     optim, engine = config.optim, said.get(f"{ROLLOUT}.name", "vllm")
     best, between = config.save.best, checkpoints.between_evaluations(config)
     every = sorted({one.every or config.iterations for one in config.eval.resolved if one.prompts})

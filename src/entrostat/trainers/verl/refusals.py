@@ -1,6 +1,6 @@
-"""What veRL's configuration must not say beside an objective. Imports no veRL.
+"""Keys of veRL's configuration that conflict with an objective. Imports no veRL.
 
-`--print` asks before anything starts, the trainer asks again of the whole configuration.
+`--print` checks before anything starts; the trainer checks the whole configuration again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..hold import Hold
 
 _HERE, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 _CORRECTION = "algorithm.rollout_correction"
-# veRL 0.9.1's own values of what is asked for here
+# veRL 0.9.1's defaults of the keys checked here
 DEFAULTS: dict[str, Any] = {
     f"{_HERE}.strategy": "fsdp",
     f"{_HERE}.calculate_entropy": False,
@@ -39,7 +39,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def _unused(objective: Objective) -> dict[str, tuple[Any, str]]:
-    """Keys that the objective leaves unread: the value that says nothing, and what to do."""
+    """Keys that the objective ignores: the neutral value, and the advice."""
     names, (low, high) = "+".join(objective.names), bounds(probe(objective))
     mean = objective.aggregation
     clip = f": {names} has its own clip; say it in the method, {{name:ppo,low:0.2,high:0.28}}"
@@ -61,17 +61,17 @@ def _unused(objective: Objective) -> dict[str, tuple[Any, str]]:
 
 
 def corrects(get: Callable[[str], Any]) -> bool:
-    """Whether veRL's rollout correction is asked for."""
+    """Whether veRL's rollout correction is enabled."""
     return any(get(f"{_CORRECTION}.{key}") for key in ("rollout_is", "rollout_rs", "bypass_mode"))
 
 
 def refusals(
     get: Callable[[str], Any], objective: Objective, given: Collection[str] = ()
 ) -> list[tuple[bool, str]]:
-    """(whether it is so, what to say) of all that would be ignored, or computed for nothing.
+    """List (applies, message) for settings that would be ignored, or computed for nothing.
 
-    `get` gives a key's value; `given` are keys that were set, where known: of others veRL's own
-    value is taken as not meant.
+    `get` returns a key's value. `given` are keys that were set explicitly, if known; other keys at
+    veRL's default count as unset.
     """
     needs, names = objective.needs, "+".join(objective.names)
     strategy, hold = get(f"{_HERE}.strategy"), Hold.of(objective)

@@ -1,7 +1,7 @@
-"""What veRL calls for a reward: the task's own score, by the lab's rules (`lab/scoring.py`).
+"""veRL's reward function: the task's own score, by the lab's rules (`data/scoring.py`).
 
-`reward.custom_reward_function.path=pkg://entrostat.trainers.verl.reward`. A scorer that raises or
-hangs costs one rollout: it scores 0 and is counted (`failed`). No veRL here.
+`reward.custom_reward_function.path=pkg://entrostat.trainers.verl.reward`. If a scorer raises or
+hangs, the rollout gets reward 0 and is counted (`failed`). Imports no veRL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...tasks import Example, Task, make_task
 from .completions import read
 
 logger = logging.getLogger(__name__)
-_GATHER = 0.02  # seconds in which answers are collected, so that workers score them side by side
+_GATHER = 0.02  # seconds in which answers are collected, so that workers score them in parallel
 
 
 async def compute_score(
@@ -31,10 +31,10 @@ async def compute_score(
     settings: str,
     **others: Any,
 ) -> dict[str, Any]:
-    """The reward of one answer, as veRL asks for it; what it returns: `judged`.
+    """Return the reward of one answer, in the form of `judged`.
 
-    `extra_info` is of the row, and what the agent loop added; `settings` is the path of the run's.
-    The task knows its example by split and index.
+    `extra_info` has the row's fields and the agent loop's; `settings` is the path of the run's
+    settings. The task finds its example by split and index.
     """
     text = extra_info.get("completion", solution_str)
     desk = _desk(settings, extra_info["set"])
@@ -43,19 +43,19 @@ async def compute_score(
 
 
 def place(info: Mapping[str, Any]) -> str:
-    """A row's example: "SET/INDEX" where it is evaluated on, "SPLIT/INDEX" in training."""
+    """A row's example: "SET/INDEX" in an evaluation set, "SPLIT/INDEX" in training."""
     return f"{info['set'] or info['split']}/{int(info['index'])}"
 
 
 def judged(score: float, failed: bool, where: str, text: str) -> dict[str, Any]:
-    """What veRL is told of a rollout; `failed` is 1 where scorer or environment had no reward."""
+    """The result that veRL gets; `failed` is 1 if scorer or environment gave no reward."""
     return {
         "score": score, "acc": score, "failed": int(failed), "where": where, "completion": text,
     }  # fmt: skip
 
 
 class Desk:
-    """Collects the answers that arrive together; one thread scores them."""
+    """Batches answers that arrive together; one thread scores them."""
 
     def __init__(self, task: Task, scoring: Any) -> None:
         self.task, self.scorer = task, Scorer(task, scoring, logger.warning)
@@ -84,7 +84,7 @@ class Desk:
         texts, examples = zip(*pairs, strict=True)
         try:
             rewards = self.scorer(texts, examples, 0).tolist()
-        except Exception as error:  # all of them; the driver knows whether all of an iteration
+        except Exception as error:  # all failed; the driver checks whole iterations
             logger.warning("%s", error if isinstance(error, RunStopped) else in_one_line(error))
             return [(0.0, True)] * len(pairs)
         failed = set(self.scorer.failures)
@@ -92,11 +92,11 @@ class Desk:
 
 
 def _desk(settings: str, name: str) -> Desk:
-    """Where the answers of a set go, or with "" those of training."""
+    """The batcher of a set's answers, or of training's with ""."""
     return _desk_of(settings, json.dumps(read(settings, name).task, sort_keys=True))
 
 
 @cache
 def _desk_of(settings: str, task: str) -> Desk:
-    """The one of a task: sets of the same task share worker processes."""
+    """The batcher of a task: sets of the same task share worker processes."""
     return Desk(make_task(**json.loads(task)), SimpleNamespace(**read(settings).scoring))

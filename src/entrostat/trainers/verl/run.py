@@ -1,13 +1,13 @@
-"""`entrostat train --host verl`: prompts, settings and command written, main_ppo started, followed.
+"""`entrostat train --host verl`: write prompts, settings and command; start main_ppo; follow it.
 
-No veRL here: it runs in an environment of its own. What it leaves, beside the lab's files:
+Imports no veRL, which runs in its own environment. Its files, beside the lab's:
 
     data/train.parquet, test.parquet    the prompts
-    checkpoints/global_step_N/          veRL's; entrostat.json in it are the controllers
-    verl/run.json                       what agent loop, reward and trainer read
+    checkpoints/global_step_N/          veRL's; entrostat.json in it has the controllers
+    verl/run.json                       settings of agent loop, reward and trainer
     verl/config.toml                    the settings that the checkpoints were made with
-    verl/command.sh                     what was started
-    verl/from-000010.log, .jsonl        what it printed and logged, started after iteration 10
+    verl/command.sh                     the command that was started
+    verl/from-000010.log, .jsonl        output and metrics of the start after iteration 10
     verl/validation/N.jsonl             the answers of an evaluation
 """
 
@@ -46,13 +46,13 @@ from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
 from .recipe import RunPlan, in_whole_groups, overrides, processors, unseen
 
-_LOOK = 0.5  # seconds between looks at what veRL has written
+_LOOK = 0.5  # seconds between reads of veRL's output
 _PREFLIGHT = "entrostat.trainers.verl.preflight"
-_ASK = 240.0  # seconds that veRL's imports and a cluster may take together
+_ASK = 240.0  # seconds for veRL's imports and a cluster's answer together
 
 
 def command(config: TrainConfig, python: str | None = None, ray_address: str | None = None) -> str:
-    """What `train` would start, for a shell; the files that it names are `train`'s to write."""
+    """The shell command that `train` would start; only `train` writes the files it names."""
     lines = overrides(config, unseen(config, ray_address))
     return shell_command(lines, shlex.quote(python or sys.executable))
 
@@ -66,11 +66,11 @@ def train(
     python: str | None = None,
     ray_address: str | None = None,
 ) -> Path:
-    """Train with veRL, as `lab.train`; returns the run directory.
+    """Train with veRL, as `lab.train` does; returns the run directory.
 
     `task` must be the configuration's, since veRL's processes make theirs from it. `python` is the
-    interpreter of veRL's environment, None this one; `ray_address` is a running cluster's, and None
-    has veRL start Ray on this machine.
+    interpreter of veRL's environment; None is this one. `ray_address` is a running cluster; None
+    lets veRL start Ray on this machine.
     """
     asked, progress = copy.deepcopy(config).validate(), progress or Progress()
     python, say = python or sys.executable, RunNotes(progress)
@@ -85,7 +85,7 @@ def train(
     chat = config.prompt.chat
     config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
     policy = data.outline(config.model)
-    # these scorers score nothing: veRL's reward workers make their own
+    # these scorers are never called: veRL's reward workers make their own
     sets = resolve_eval_sets(config, task, Scorer(task, config.scoring, say), say).sets
     check_prompts(sets, policy)
     most, usual = data.room(task, config, policy, task.splits[0])
@@ -142,7 +142,7 @@ def _ask(
     python: str, lines: list[str], config: TrainConfig, tasks: Sequence[dict[str, Any]],
     ray_address: str | None,
 ) -> None:  # fmt: skip
-    """Have veRL's environment look at it before anything is started (`preflight.py`)."""
+    """Check the run in veRL's environment before anything is started (`preflight.py`)."""
     needed, said = processors(config)
     asked = {
         "overrides": lines,
@@ -174,7 +174,7 @@ def _ask(
 def _follow(
     words: list[str], facts: RunPlan, config: TrainConfig, follower: Follower, progress: Progress
 ) -> None:
-    """Start veRL and write down what it does until it has ended."""
+    """Start veRL and record its output until it ends."""
     environment = {"HYDRA_FULL_ERROR": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     if config.threads:
         environment["OMP_NUM_THREADS"] = str(config.threads)
@@ -186,11 +186,11 @@ def _follow(
     try:
         while (code := job.ended()) is None and (broken is None or broken < MOURNING):
             wait(_LOOK)
-            died = job.broken()  # before the rows: a later look's are from after the death
+            died = job.broken()  # before the rows, so that a later look's rows come after the death
             alive = follower.look()
             if died:
                 broken = 0.0
-            elif broken is not None:  # where iterations go on, it was no part that matters
+            elif broken is not None:  # if iterations continue, the dead part did not matter
                 broken = None if alive else broken + _LOOK
         follower.look(last=code == 0)
     finally:
@@ -209,7 +209,7 @@ def _follow(
 
 
 def _write_best(run: RunDirectory, config: TrainConfig, merge: Merge) -> None:
-    """Make a model of what was kept as the best, parts or what the run began with."""
+    """Build a model from the best policy, kept as shards or as the initial model."""
     directory = run.path / BEST
     found = best_of(directory)
     if found is None or (directory / "config.json").exists():
@@ -222,11 +222,11 @@ def _write_best(run: RunDirectory, config: TrainConfig, merge: Merge) -> None:
 
 @dataclass(frozen=True)
 class Merge:
-    """Makes one model of the ranks' parts, by veRL's own tool."""
+    """Merges the ranks' shards into one model with veRL's own tool."""
 
-    python: str  # of veRL's environment
-    log: Path  # takes what it prints
-    again: str  # how a user tries again
+    python: str  # interpreter of veRL's environment
+    log: Path  # takes its output
+    again: str  # the command to try again
 
     def __call__(self, source: Path, target: Path) -> None:
         words = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir"]

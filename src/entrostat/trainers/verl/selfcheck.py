@@ -1,9 +1,9 @@
-"""The self-check: is veRL one that this host knows, and is the plugin in place?
+"""The self-check: is this veRL supported, and is the plugin active?
 
-veRL imports its plugins inside a `try` that logs failures at DEBUG, so a broken plugin would leave
-veRL's own loss in force without a word. `check` therefore runs where nothing swallows it: when veRL
-builds the actor's configuration (in the launching process, before anything is started), when the
-trainer is made, and in every worker.
+veRL imports its plugins inside a `try` that logs failures at DEBUG, so a broken plugin would
+silently leave veRL's own loss in force. `check` therefore runs where its error is not caught: when
+veRL builds the actor's configuration (in the launching process, before anything is started), when
+the trainer is made, and in every worker.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ VERSION = "0.9.1"
 NAME = "entrostat"
 
 _BASE, _WORKERS = "verl.trainer.ppo.v1.trainer_base", "verl.workers.engine_workers"
-# What this host overrides, or calls long after the start: (module, name, its first parameters or
-# None). An override that veRL no longer calls would leave veRL's own in force; a name that is gone
-# and imported ends the import of the plugin. tests/verl_env holds canaries on what these do.
+# Names that this trainer overrides, or calls long after the start: (module, name, its first
+# parameters or None). If veRL no longer calls an override, its own code stays in force; if an
+# imported name is gone, the plugin's import fails. Canary tests are in tests/verl_env.
 NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
     (_BASE, "PPOTrainer.__init__", ("self", "config")),
     (_BASE, "PPOTrainer._init_resource_pool_mgr", ("self",)),
@@ -49,7 +49,7 @@ _TESTED = f"Tested with veRL {VERSION}: pip install verl=={VERSION}"
 
 
 def check() -> None:
-    """Find out whether entrostat is in force in this process's veRL.
+    """Raise unless entrostat is active in this process's veRL.
 
     Raises:
         RuntimeError: veRL is missing or lacks a name that is used here, or the plugin cannot be
@@ -59,7 +59,7 @@ def check() -> None:
     _check_plugin()
 
 
-@cache  # a failure is not remembered, so it is raised each time
+@cache  # exceptions are not cached, so a failure raises each time
 def _check_names() -> None:
     try:
         version = importlib.import_module("verl").__version__
@@ -75,7 +75,7 @@ def _check_names() -> None:
 
 
 def missing(module: str, name: str, parameters: tuple[str, ...] | None) -> str | None:
-    """What is wrong with one of the names above, or None."""
+    """Describe a problem with one of the names above; None if there is none."""
     try:
         value: Any = importlib.import_module(module)
     except Exception as error:
@@ -95,7 +95,7 @@ def missing(module: str, name: str, parameters: tuple[str, ...] | None) -> str |
 def _check_plugin() -> None:
     try:
         for plugin in entry_points(group="verl.plugins", name=NAME):
-            plugin.load()  # as veRL does, but aloud
+            plugin.load()  # as veRL does, but without catching errors
         from verl.trainer.ppo.core_algos import get_policy_loss_fn
         from verl.trainer.ppo.v1 import get_trainer_cls
 

@@ -1,8 +1,8 @@
-"""The objective's settings inside veRL's configuration, and what is refused before a run starts.
+"""The objective's settings inside veRL's configuration, and the checks before a run starts.
 
 veRL turns `actor_rollout_ref.actor.policy_loss` into the dataclass that its `_target_` names; a
-subclass may have more fields. Should anything but our trainer and worker take such a configuration,
-it asks veRL's registry for the loss `entrostat`, which refuses.
+subclass may have more fields. If another trainer or worker uses such a configuration, it looks up
+the loss `entrostat` in veRL's registry, which raises.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class PolicyLoss(PolicyLossConfig):
         aggregation: "token_mean", "seq_mean_token_mean" or "seq_mean_token_sum_norm"; None takes
             the recipe's.
         max_length: the constant of the last.
-        seed: of random selections.
+        seed: for random selections.
 
     Raises:
-        ValueError: the objective cannot be meant.
-        RuntimeError: the plugin is not in force.
+        ValueError: the objective is invalid.
+        RuntimeError: the plugin is not active.
     """
 
     loss_mode: str = NAME
@@ -67,7 +67,7 @@ class PolicyLoss(PolicyLossConfig):
         self.objective()
 
     def objective(self, updates: int | None = None) -> Objective:
-        """A new objective of these settings; `updates` as in `make_objective`."""
+        """Build a new objective from these settings; `updates` as in `make_objective`."""
         plain: Any = OmegaConf.to_container(OmegaConf.create({"method": self.method}))
         return make_objective(
             plain["method"],
@@ -80,7 +80,7 @@ class PolicyLoss(PolicyLossConfig):
 
 @register_policy_loss(NAME)
 def refuse(*args: Any, **kwargs: Any) -> Any:
-    """What veRL's own worker gets when it asks for our loss."""
+    """The registered loss: raises if veRL's own worker uses it."""
     raise RuntimeError(
         f"{_HERE}.policy_loss is entrostat's, but veRL's own worker came to use it; set "
         "trainer.v1.trainer_mode=entrostat (and trainer.use_v1=True)"
@@ -88,7 +88,7 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
 
 
 def check_run(config: Any) -> tuple[PolicyLoss, Objective]:
-    """The settings and the objective of a run of veRL's whole configuration."""
+    """Check veRL's whole configuration; return the settings and the objective."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     target = actor.policy_loss.get("_target_")
     if (new_name(str(target)) or target) != f"{PolicyLoss.__module__}.{PolicyLoss.__qualname__}":

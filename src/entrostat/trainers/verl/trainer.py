@@ -1,8 +1,8 @@
 """The driver's side: veRL's synchronous trainer with an objective.
 
-Of veRL's trainer is overridden: the advantages are ours, an update carries the objective's state to
-the workers, checkpoints hold it, the workers are `EntropyActorWorker`, and a run of `--host verl`
-writes its rollouts as the lab does.
+It overrides these parts of veRL's trainer: the advantages are ours; an update carries the
+objective's state to the workers; checkpoints hold that state; the workers are `EntropyActorWorker`;
+a run of `--host verl` writes its rollouts as the lab does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .worker import EntropyActorWorker
 
 logger = logging.getLogger(__name__)
 FILE = "entrostat.json"
-# of a rollout dump: name there, and in veRL's batch
+# of a rollout dump: our name, and the name in veRL's batch
 _DUMPED = {
     "responses": "responses", "mask": "response_mask", "logp": "old_log_probs",
     "entropy": "entropy", "advantages": "advantages", "sampler_logp": "rollout_log_probs",
@@ -61,15 +61,15 @@ class EntropyTrainer(PPOTrainerSync):
 
     Raises:
         ValueError: veRL cannot run the objective with this configuration.
-        RuntimeError: the plugin is not in force.
+        RuntimeError: the plugin is not active.
     """
 
-    _figures: Mapping[str, Any] = MappingProxyType({})  # of the newest iteration, so far
+    _figures: Mapping[str, Any] = MappingProxyType({})  # metrics of the newest iteration, so far
 
     def __init__(self, config: Any) -> None:
         check()
         self.settings, self.objective = check_run(config)
-        # veRL's code asks for the literal "sync" in several places
+        # veRL's code compares with the literal "sync" in several places
         with open_dict(config):
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
@@ -77,7 +77,7 @@ class EntropyTrainer(PPOTrainerSync):
         logger.warning("entrostat: %r", self.objective)
 
     def _watch(self, past: list[dict[str, Any]]) -> None:
-        """Watch entropy from here on, after these iterations; an alarm goes to veRL's log."""
+        """Monitor entropy after the iterations in `past`; an alarm goes to veRL's log."""
         path = self.config.data.get("entrostat")
         alarm = Alarm(**({} if path is None else read(path).alarm))
         self._past = past
@@ -90,9 +90,9 @@ class EntropyTrainer(PPOTrainerSync):
                 self.role_worker_mapping[role] = ray.remote(EntropyActorWorker)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """An iteration, its rollouts on the disk before its checkpoint.
+        """Run an iteration; its rollouts reach the disk before its checkpoint.
 
-        What it logs is kept for the checkpoint: veRL logs it only after an evaluation.
+        Its metrics are kept for the checkpoint, because veRL logs them only after an evaluation.
         """
         began = time.perf_counter()
         batch = super().step(metrics, timing_raw)
@@ -103,12 +103,12 @@ class EntropyTrainer(PPOTrainerSync):
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Controllers and advantages, from the old policy's log-probs and entropies."""
+        """Update controllers and compute advantages, from the old policy's statistics."""
         tq = trainer_base.tq
         names = ["uid", "response_mask", "rm_scores", "old_log_probs", "entropy"]
         if "ref_logp" in self.objective.needs:
             names.append("ref_log_prob")
-        # left out: log-probs where the engine gave none, notes of another agent loop
+        # may be absent: log-probs if the engine gives none, notes under another agent loop
         names += ["rollout_log_probs", "extra_fields", "data_source"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=names
@@ -175,8 +175,8 @@ class EntropyTrainer(PPOTrainerSync):
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The old policy's log-probs and entropies, in bypass mode too.
 
-        There veRL spares itself this pass; the controllers need its entropies. The sampler's
-        log-probs take the old policy's place once the advantages are there.
+        In bypass mode veRL skips this pass, but the controllers need its entropies. The sampler's
+        log-probs replace the old policy's once the advantages are computed.
         """
         if not self._bypasses:
             return super()._compute_old_log_prob(batch, metrics)
@@ -192,10 +192,10 @@ class EntropyTrainer(PPOTrainerSync):
     def _correction(
         self, rollouts: TokenBatch, sampled: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor, dict[str, float]]:
-        """VeRL's own correction: weights [B, T] or None, tokens kept [B, T], its figures.
+        """Compute veRL's own correction: weights [B, T] or None, tokens kept [B, T], its metrics.
 
-        In bypass mode the ratio itself is to the sampler, so that the weights are not used; veRL
-        rejects anew in every micro-batch there, here it is done once, by the old policy.
+        In bypass mode the ratio is already relative to the sampler, so the weights are not used.
+        There veRL rejects anew in every micro-batch; here it is done once, by the old policy.
         """
         if sampled is None:
             raise ValueError(
@@ -214,7 +214,7 @@ class EntropyTrainer(PPOTrainerSync):
         return weights.batch["rollout_is_weights"], kept.bool(), figures
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """The updates, under the objective's state; its metrics get their own names."""
+        """Run the updates with the objective's state; rename the metrics."""
         note = {
             "step": self.global_steps, "objective": self.objective.state_dict(),
             "bypass": self._bypasses,
@@ -230,7 +230,7 @@ class EntropyTrainer(PPOTrainerSync):
         return batch
 
     def _log_rollout_data(self, batch: Any, timing_raw: Any, rollout_data_dir: str) -> None:
-        """VeRL's texts; a run of `--host verl` has its rollouts already."""
+        """Write veRL's texts, except in a run of `--host verl`, which dumps its own rollouts."""
         if self.config.data.get("entrostat") is None:
             super()._log_rollout_data(batch, timing_raw, rollout_data_dir)
 
@@ -285,12 +285,12 @@ class EntropyTrainer(PPOTrainerSync):
 
 
 def _real(batch: Any) -> list[bool]:
-    """False for the synthetic rows that veRL adds to even out a batch."""
+    """Whether each row is real, False for the padding rows that veRL adds to a batch."""
     return [not tag.get("is_padding", False) for tag in batch.tags]
 
 
 def _check_sessions(keys: list[str]) -> None:
-    """Refuse agent loops that make several training rows of one rollout ("UID_SESSION_INDEX")."""
+    """Raise on agent loops that make several training rows per rollout ("UID_SESSION_INDEX")."""
     sessions = [key.rsplit("_", 1)[0] for key in keys]
     if len(set(sessions)) < len(sessions):
         twice = next(session for session in sessions if sessions.count(session) > 1)

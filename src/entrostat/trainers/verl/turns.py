@@ -1,7 +1,7 @@
-"""Rollouts of several turns in veRL: the lab's rules (`data/generation.py`), one rollout at a time.
+"""Multi-turn rollouts in veRL by the lab's rules (`data/generation.py`), one rollout at a time.
 
-The engine samples each turn from token ids, the context as it was said and heard. The environment
-is asked in threads, each of whose calls has its time limit. No veRL here.
+The engine samples each turn from the token ids of the context. The environment runs in threads, and
+each call to it has a time limit. Imports no veRL.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from .data import outline
 
 @dataclass(frozen=True)
 class Said:
-    tokens: list[int]  # ids
-    logps: list[float] | None  # as the engine drew them, nats; None where it gave none
-    finished: bool  # whether it ended by itself
+    tokens: list[int]  # token ids
+    logps: list[float] | None  # the engine's log-probs, nats; None if it gave none
+    finished: bool  # whether it ended by eos or a stop
 
 
 @dataclass(frozen=True)
 class Played:
-    """A rollout, and what came of it."""
+    """A finished rollout and its result."""
 
-    rollout: Rollout  # who said what
-    text: str  # all that was said after the prompt
-    reward: float  # the environment's; 0 where it has failed
-    failure: str  # why the environment failed; "" where it did not
+    rollout: Rollout  # policy and observation tokens
+    text: str  # all text after the prompt
+    reward: float  # the environment's reward; 0 if it failed
+    failure: str  # why the environment failed; "" if it did not
     measured: bool  # whether the engine gave log-probs
 
 
 class Table:
-    """What rollouts are played at: their task, and how words become tokens; as `read`."""
+    """The task and observation tokenizer of multi-turn rollouts; arguments as for `read`."""
 
     def __init__(self, settings: str, name: str = "") -> None:
         self.settings, self.training = read(settings, name), not name
@@ -56,7 +56,7 @@ async def play(
 ) -> Played:  # fmt: skip
     """Play one rollout of an example, whose token ids are `prompt`, to its end.
 
-    `say` samples a turn, of `new` tokens at most, after a context.
+    `say` samples a turn of at most `new` tokens after a context.
     """
     rules, task = table.rules(split, new), table.task
     policy = table.hearing.policy

@@ -1,9 +1,9 @@
 """Once per update, in the workers: the plan over the whole minibatch and all data-parallel ranks.
 
-veRL's worker cuts a minibatch into micro-batches and calls the loss on each. The plan is made
-before that, in `train_batch`, where this rank's whole minibatch is at hand: methods ask all ranks
-for sums, maxima and thresholds, with the same generator on each, and the loss function finds its
-rows in the result. Nothing depends on how the minibatch was cut.
+veRL's worker splits a minibatch into micro-batches and calls the loss on each. The plan is made
+before that, in `train_batch`, where this rank's whole minibatch is available. Methods query all
+ranks for sums, maxima and thresholds, with the same generator on each. The loss function looks up
+its rows in the plan, so nothing depends on the split.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EntropyTrainingWorker(TrainingWorker):
     objective: Objective | None = None
 
     def use_objective(self, settings: PolicyLoss) -> None:
-        """Build the objective; its state comes with every rollout batch."""
+        """Build the objective; its state arrives with every rollout batch."""
         check()
         self.objective = settings.objective()
         self.seed, self.hold, self.bypass = settings.seed, Hold.of(self.objective), False
@@ -45,7 +45,7 @@ class EntropyTrainingWorker(TrainingWorker):
             self.engine.optimizer_step = lambda: self._stepped(step())
 
     def train_mini_batch(self, data: Any) -> Any:
-        """All updates of a rollout batch, under the controllers' state that the driver sends."""
+        """Make all updates of a rollout batch, with the controllers' state from the driver."""
         assert self.objective is not None
         note = tu.get(data, NOTE)
         if note is None:
@@ -66,7 +66,7 @@ class EntropyTrainingWorker(TrainingWorker):
         return output
 
     def _stepped(self, norm: Any) -> Any:
-        """The multiplier learns of the gradient; its norm, as veRL's engine gave it."""
+        """Pass the engine's gradient norm to the multiplier; return it unchanged."""
         assert self.hold is not None
         engine, update = self.engine, self.update
         moved = None if update.now is None else Moved.of(update.now, update.plan.batch)
@@ -75,22 +75,22 @@ class EntropyTrainingWorker(TrainingWorker):
         return norm
 
     def train_batch(self, data: Any) -> Any:
-        """One optimizer step: plan, then veRL's own loop over micro-batches."""
+        """Make one optimizer step: plan, then veRL's own loop over micro-batches."""
         self.update = self.plan(data)
         self.set_loss_fn(partial(loss, config=self.update))
         self.updates += 1
         return super().train_batch(data)
 
     def plan(self, data: Any) -> Update:
-        """What the methods decide for this minibatch; marks its rows.
+        """Plan this minibatch with the methods, and number its rows.
 
         On the first update of a rollout batch the current policy is the old one, whose log-probs
-        and entropies are in the batch. Later, where a method reads the current policy's, they are
-        computed first, in a pass without gradient.
+        and entropies are in the batch. Later, if a method reads the current policy's values, they
+        are computed first, in a pass without gradient.
         """
         objective = self.objective
         assert objective is not None
-        # in bypass mode the old log-probs are the sampler's, which no weights of ours gave
+        # in bypass mode the old log-probs are the sampler's, not those of our weights
         fresh = self.updates == 0 and not self.bypass
         group = self.engine.get_data_parallel_group()
         batch = token_batch(data, objective, get_device_id())
@@ -116,7 +116,7 @@ class EntropyTrainingWorker(TrainingWorker):
         return Update(plan, figures, now)
 
     def _ready(self, data: Any, kind: str = "") -> Any:
-        """The minibatch with the settings that veRL's worker gives its engine; "infer_" or ""."""
+        """The minibatch with the engine settings of veRL's worker; `kind` is "infer_" or ""."""
         view, engine = data.copy(), self.engine_config
         tu.assign_non_tensor(
             view,
@@ -129,7 +129,7 @@ class EntropyTrainingWorker(TrainingWorker):
         return view
 
     def _measure(self, data: Any, batch: TokenBatch) -> tuple[Tensor, Tensor | None]:
-        """[B, T]: log-probs and entropies of the policy as it stands."""
+        """Log-probs and entropies [B, T] of the current policy."""
         view = self._ready(data, "infer_")
         keep = tu.get(data, "disable_auto_offload", default=False)
         with self.engine.eval_mode(disable_auto_offload=keep):
