@@ -1,12 +1,12 @@
-"""Agents' worlds: tasks whose rollouts take turns with an environment.
+"""Agent tasks: rollouts that take turns with an environment.
 
 A task is multi-turn if it has `environment(example) -> Environment` and `turns(split) -> int`. The
-policy says a turn, the environment replies with an observation that the policy reads and that is
-not trained on, and so on until the environment is done or turns or context run out; then the
+policy generates a turn, and the environment replies with an observation, whose tokens are not
+trained on. This repeats until the environment is done, or turns or context run out. Then the
 environment gives the reward.
 
-Hosts hold the environments of their rollouts in `Worlds`: one that raises or hangs costs its
-rollout and no more. `play` plays a rollout of a scripted policy.
+Trainers hold the environments of their rollouts in `Worlds`: if one raises or hangs, only its
+rollout fails. `play` runs a rollout of a scripted policy.
 """
 
 from .worlds import Environment, Episode, Reply, Worlds, is_multi_turn, play, script

@@ -1,9 +1,9 @@
-"""`appworld`: AppWorld's apps and people, worked on through its APIs in Python (REPO App. D.1).
+"""`appworld`: tasks on AppWorld's apps, solved through its APIs in Python (REPO App. D.1).
 
-The package and its data (Apache-2.0; the data is encrypted, and not to be spread in plain text) are
-the user's to fetch. It need not be the interpreter that trains which has the package: a world is a
-process of its own anyway (`appworld_child`). Where both are the environment says, for a file that
-is passed on must not: $APPWORLD_ROOT has AppWorld's `data`, $APPWORLD_PYTHON is the interpreter.
+Users fetch the package and its data themselves (Apache-2.0; the data is encrypted, and must not be
+published in plain text). Each world is a process (`appworld_child`), so the package may be in
+another interpreter. Environment variables name both, since a shared configuration file must not:
+$APPWORLD_ROOT is the directory with AppWorld's `data`, $APPWORLD_PYTHON the interpreter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FETCH = (
     "In an environment of its own: pip install appworld && appworld install && appworld download "
     "data; then APPWORLD_PYTHON=THAT/bin/python APPWORLD_ROOT=DIR, the directory with its `data`"
 )
-_LONGEST = 8000  # characters of an observation
+_LONGEST = 8000  # most characters of an observation
 _CHILD = Path(__file__).with_name("appworld_child.py")
 _PROMPT = """\
 You are the assistant of {first_name} {last_name} ({email}, {phone_number}) and do a task for them,
@@ -46,14 +46,14 @@ Task: {instruction}
 
 
 class AppWorld:
-    """Prompt: whose assistant it is, how to learn about the APIs, a task; then turns of Python.
+    """Prompt: the person to assist, how to look up the APIs, a task; then turns of Python.
 
-    In training the reward is the share of AppWorld's unit tests that pass, in evaluation 1 where
-    all do; a rollout that has not completed its task by `complete_task` gets 0.
+    In training the reward is the share of AppWorld's unit tests that pass, in evaluation 1 if all
+    pass. A rollout that does not call `complete_task` gets 0.
 
-    AppWorld runs the policy's code with the rights of the user who trains: it refuses what it knows
-    to be dangerous, which is no sandbox. So this task wants `--sandbox unsafe`, and a container
-    around it all is wise.
+    AppWorld runs the policy's code with the user's rights. It rejects operations known to be
+    dangerous, which is not a sandbox. So this task requires `--sandbox unsafe`; run it in a
+    container.
     """
 
     name = "appworld"
@@ -107,7 +107,7 @@ class AppWorld:
 
 
 class World:
-    """One world, of a task's id, in a process of its own, which starts with the first code."""
+    """One world for a task id, in its own process, which starts at the first code."""
 
     def __init__(self, root: Path, python: str, task: str) -> None:
         self._root, self._python, self._task = root, python, task
@@ -156,7 +156,7 @@ class World:
         return self._answer(process)
 
     def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        """What the process says."""
+        """Read the process's answer; RuntimeError if it reports an error or has ended."""
         assert process.stdout is not None
         line = process.stdout.readline()
         said = json.loads(line) if line else {"error": f"its process has ended. {_FETCH}"}

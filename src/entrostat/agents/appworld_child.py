@@ -1,10 +1,10 @@
-"""One world of AppWorld, in the interpreter that has the package: orders come and go as JSON lines.
+"""One world of AppWorld, in the interpreter with the package; orders and answers are JSON lines.
 
-A script of its own that imports nothing of ours: AppWorld needs an older pydantic than others, and
-may have an environment to itself. A world freezes the clock and holds databases for its whole
-process, so each rollout has a process.
+The script imports nothing of entrostat, because AppWorld needs an older pydantic and may have its
+own virtual environment. A world freezes the clock and holds databases for its whole process, so
+each rollout has a process.
 
-Usage: python -P appworld_child.py ARGUMENTS, what `appworld.AppWorld` is made with, as JSON.
+Usage: python -P appworld_child.py ARGUMENTS, the JSON of the arguments of `appworld.AppWorld`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 
 def main() -> None:
-    """Make the world, then do what each line says: execute some code, or evaluate."""
+    """Make the world, then follow one order per line: execute code, or evaluate."""
     lines = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    with open(os.devnull) as nothing:  # neither the policy's code nor what AppWorld prints is ours
+    with open(os.devnull) as nothing:  # keep stdin and stdout from AppWorld and the policy
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
 

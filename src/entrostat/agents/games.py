@@ -1,6 +1,6 @@
-"""`games`: text games for one player, of the package textarena.
+"""`games`: text games for one player, from the package textarena.
 
-Those of its games that need no network, no word lists and no judge. Rules, wording and scores are
+These are its games that need no network, no word lists and no judge. Rules, wording and scores are
 the package's (MIT licence).
 """
 
@@ -15,7 +15,7 @@ from ..errors import extra
 from ..tasks.base import Example
 from .worlds import Reply
 
-# textarena's name for each, and moves it takes at most, invalid ones included
+# textarena's name, and the most moves that the task allows, invalid ones included
 GAMES = {
     "guess_the_number": ("GuessTheNumber-v0", 20),
     "mastermind": ("Mastermind-v0", 40),
@@ -24,18 +24,18 @@ GAMES = {
     "frozen_lake": ("FrozenLake-v0", 40),
     "minesweeper": ("Minesweeper-v0-small", 50),
 }
-_ONE_AT_A_TIME = threading.Lock()  # the games draw from Python's one global generator
+_ONE_AT_A_TIME = threading.Lock()  # the games use Python's global random generator
 
 
 class Games:
     """Prompt: the rules and the first position; then moves in brackets, such as `[2 1 4 5]`.
 
-    In training the reward is the game's own, from 0 to 1, which gives parts of it for how far the
-    last move got; in evaluation 1 for a game that is won. A game that is not over when turns run
-    out is lost.
+    In training the reward is the game's own, from 0 to 1, with partial credit for the progress of
+    the last move; in evaluation it is 1 for a win. A game that is not over when turns run out is
+    lost.
 
     Args:
-        seed: of the training games; `test` does not depend on it, so that runs compare.
+        seed: seed of the training games; `test` is the same in all runs.
         game: "guess_the_number", "mastermind", "mastermind_hard", "tower_of_hanoi" (always the
             same), "frozen_lake" or "minesweeper".
     """
@@ -53,7 +53,7 @@ class Games:
         return 128
 
     def turns(self, split: str) -> int:
-        """More than the game allows, for it allows an invalid move before each valid one."""
+        """Most moves that the task allows, invalid ones included."""
         return GAMES[self._game][1]
 
     def size(self, split: str) -> int | None:
@@ -92,10 +92,10 @@ class _World:
         return min(max(reward, 0.0), 1.0) if training else float(reward >= 1)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""
 
     def _alone(self, move: Any) -> Any:
-        """Make a move with this world's state of the global generator; others' stays as it is."""
+        """Make a move with this world's state of the global random generator, then restore it."""
         with _ONE_AT_A_TIME:
             before = random.getstate()
             random.setstate(self._random)
@@ -106,7 +106,7 @@ class _World:
                 random.setstate(before)
 
     def _heard(self) -> str:
-        """What the game has said since, without what the player said."""
+        """The game's messages since the last call, without the player's."""
         _, said = self._env.get_observation()
         return "\n".join(text for _, text, kind in said if kind.name != "PLAYER_ACTION").strip()
 

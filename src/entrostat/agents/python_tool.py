@@ -1,12 +1,12 @@
-"""A Python notebook as the policy's tool: blocks of code run in a sandbox, one after the other.
+"""A Python notebook as the policy's tool: blocks of code run in a sandbox, one after another.
 
-As in REPO App. D.1: of each turn the fenced Python blocks are run, what they print or the traceback
-comes back, variables stay, until the policy submits or turns run out. A rollout that has not
-submitted has failed. The reward in training is the share of checks that pass, in evaluation whether
-all do.
+As in REPO App. D.1, the fenced Python blocks of each turn are run. The observation is their output
+or the traceback; variables persist. This repeats until the policy submits or turns run out. Without
+a submission the reward is 0. In training the reward is the share of checks that pass, in evaluation
+1 if all pass.
 
-Checks never run where the policy's code does, and nothing there knows what they expect: the final
-state is read out of the sandbox as data and compared here.
+Checks never run in the sandbox, and nothing there knows the expected values: the final state is
+read from the sandbox as data and compared here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class PythonTool:
     """The environment of one rollout.
 
     Args:
-        start: starts the notebook, with `SUBMIT` and the task's own tools in it; called when the
-            first block of code comes.
-        judge: (notebook, what was submitted) -> which checks pass; called once, after `submit`.
-        longest: characters of an observation; more is cut out of its middle.
+        start: starts the notebook with `SUBMIT` and the task's own tools; called at the first block
+            of code.
+        judge: (notebook, submitted value) -> which checks pass; called once, after `submit`.
+        longest: most characters of an observation; the middle is cut out of a longer one.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PythonTool:
             return Reply(shown(NO_CODE, self._longest))
         if self._notebook is None:
             self._notebook = self._start()
-            if self._closed:  # nobody has waited for it to start
+            if self._closed:  # closed while the notebook started
                 self.close()
                 return Reply(done=True)
         ran = self._notebook.run(code)
@@ -88,9 +88,9 @@ class PythonTool:
 
 
 def code_in(text: str) -> str | None:
-    """The Python blocks of a turn after its thought, joined to one program; None without a block.
+    """The Python blocks of a turn after its thinking part, joined to one program; None without any.
 
-    The last need not be closed: the fence that closes it may be the stop string of the turn.
+    The last block may lack its closing fence, which may be the stop string of the turn.
     """
     text = spoken(text)
     blocks = [text[one.start : one.end] for one in fenced(text) if one.language in PYTHON]

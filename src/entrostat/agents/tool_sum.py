@@ -1,9 +1,9 @@
-"""`tool_sum`: call a tool with a right sum, then solve what it says. For the shipped tiny policy.
+"""`tool_sum`: call a tool with a right sum, then solve its reply. For the shipped tiny policy.
 
-Two turns in the alphabet of `target_sum`: the prompt `17/3:` asks for three digits whose sum is 17.
-They are the call. To a right call the tool says another target, `4/1:`, which stands nowhere else,
-and the second turn has to meet that. What the tool says is in the policy's own alphabet and reads
-like a prompt: trained on as if it were the policy's, it would be learned.
+There are two turns in the alphabet of `target_sum`. The prompt `17/3:` asks for three digits whose
+sum is 17; they are the call. To a right call the tool replies with another target, `4/1:`, which is
+given nowhere else, and the second turn must meet it. The reply looks like a prompt in the policy's
+alphabet, so a trainer that trained on observation tokens by mistake would teach it to the policy.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .worlds import Reply
 
 
 class ToolSum:
-    """Prompt `TARGET/K:`, a call, the tool's `TARGET/K:`, an answer.
+    """Turns: prompt `TARGET/K:`, a call, the tool's `TARGET/K:`, an answer.
 
-    A wrong call ends the rollout. In training a right call is worth 1/2 and a right answer as much;
-    in evaluation both have to be right.
+    A wrong call ends the rollout. In training a right call and a right answer give 1/2 each; in
+    evaluation the reward is 1 if both are right.
 
     Args:
-        seed: of the prompts; `test` prompts do not depend on it, so that runs compare.
+        seed: seed of the training prompts; `test` is the same in all runs.
         k_min: fewest digits of a call.
         k_max: most digits of a call.
-        digits: of an answer.
+        digits: digits of an answer.
     """
 
     name = "tool_sum"
@@ -38,7 +38,7 @@ class ToolSum:
         self._sums, self._digits = TargetSum(seed, k_min, k_max), digits
 
     def max_new_tokens(self, split: str) -> int:
-        """Of a turn: the longest sum with its eos, and one more."""
+        """Most tokens of a turn: the longest sum with eos, and one more."""
         return self._sums.max_new_tokens(split)
 
     def turns(self, split: str) -> int:
@@ -59,7 +59,7 @@ class ToolSum:
 
 
 class Tool:
-    """Opens to a right call; `wanted` is (target, k) of the call and of the answer."""
+    """The environment; `wanted` has (target, k) of the call and of the answer."""
 
     def __init__(self, sums: TargetSum, wanted: Sequence[tuple[int, int]]) -> None:
         self._sums, self._wanted = sums, wanted
@@ -78,4 +78,4 @@ class Tool:
         return share if training else float(share == 1)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""

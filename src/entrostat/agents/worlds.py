@@ -1,9 +1,9 @@
-"""The environments of many rollouts, each of which may fail alone.
+"""The environments of many rollouts; each may fail without affecting the others.
 
-A world's call runs in a thread of its own under a time limit. One that raises or takes longer has
-failed: its rollout is over, its reward is 0, and it is counted. A call that hangs for good leaves
-its thread behind, which ends with the process; what hangs in a sandbox or a child process has been
-killed by then. `play` plays one rollout in text, without a model.
+Each call of a world runs in its own thread with a time limit. If the call raises or takes longer,
+the world has failed: its rollout is over, its reward is 0, and it is counted. A call that hangs
+forever leaves its thread behind until the process ends; calls that hang in a sandbox or child
+process are killed earlier. `play` runs one rollout of a scripted policy, without a model.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ Policy = Callable[[str, Sequence[tuple[str, str]]], str]
 
 @dataclass(frozen=True)
 class Reply:
-    """What a world says to one turn of the policy.
+    """A world's reply to one turn of the policy.
 
     Attributes:
-        observation: text that the policy reads before its next turn; hosts add it as tokens that
-            are not trained on. It may say something to the last turn as well: then it is kept for
-            reports and the policy does not see it.
+        observation: text for the policy's next turn; trainers append its tokens with mask 0. After
+            the last turn it is only kept for reports.
         done: whether the rollout is over.
     """
 
@@ -43,40 +42,40 @@ class Reply:
 class Environment(Protocol):
     """The world of one rollout. Any object with these methods will do.
 
-    It may raise and it may hang: hosts hold worlds in `Worlds`, where that costs the rollout and no
-    more. It must not touch what other rollouts' worlds hold: replies are asked for in threads.
+    It may raise or hang: trainers hold worlds in `Worlds`, where only the rollout fails then. It
+    must not modify state of other rollouts' worlds, because replies run in threads.
     """
 
     def reply(self, text: str) -> Reply:
-        """The world's answer to a turn: the text before a stop string and end tokens."""
+        """Reply to a turn; `text` excludes the stop string and end tokens."""
         ...
 
     def reward(self, training: bool) -> float:
-        """The outcome of the rollout so far: asked for once, after the last turn.
+        """The outcome reward of the rollout; called once, after the last turn.
 
-        In training the share of passing checks where there are several; in evaluation 1 or 0,
-        whether all of them pass.
+        In training the share of checks that pass, if there are several; in evaluation 1 if all
+        pass, else 0.
         """
         ...
 
     def close(self) -> None:
-        """Give back what it holds. Called once, also after a failure."""
+        """Release resources. Called once, also after a failure."""
         ...
 
 
 def is_multi_turn(task: Any) -> bool:
-    """Whether a task's rollouts are played in an environment.
+    """Whether a task's rollouts take turns with an environment.
 
     Such a task has `environment(example) -> Environment` and `turns(split) -> int`, the most turns
-    that a rollout may take; `max_new_tokens(split)` is then of a turn. Its `score` is not used.
+    of a rollout. Its `max_new_tokens(split)` limits a turn, and its `score` is not used.
     """
     return hasattr(task, "environment") and hasattr(task, "turns")
 
 
 class Worlds:
-    """One environment per rollout, made here; it may take `timeout` seconds for one thing.
+    """One environment per rollout, created here; each call may take `timeout` seconds.
 
-    `failures` has the reason why a rollout's world failed, by the rollout's place.
+    `failures` maps a rollout's index to the reason why its world failed.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Worlds:
         self.close()
 
     def reply(self, texts: Mapping[int, str]) -> dict[int, Reply]:
-        """What each world says to its rollout's turn; a failed one says nothing and is done."""
+        """Reply of each world to its rollout's turn; empty and done if the world has failed."""
         calls = {
             i: lambda w=self._worlds[i], t=text: _checked(w.reply(t))
             for i, text in texts.items()
@@ -107,13 +106,13 @@ class Worlds:
         return {i: replies.get(i, Reply(done=True)) for i in texts}
 
     def rewards(self, training: bool) -> list[float]:
-        """A reward per rollout; 0 where its world has failed."""
+        """A reward per rollout; 0 if its world has failed."""
         calls = {i: lambda w=self._worlds[i]: as_reward(w.reward(training)) for i in self._alive()}
         rewards = self._ask(calls)
         return [rewards.get(i, 0.0) for i in range(self._size)]
 
     def close(self) -> None:
-        """Close all worlds. What that raises is nobody's any more."""
+        """Close all worlds; errors are ignored."""
         in_time([world.close for world in self._worlds.values()], self._timeout, self._at_once)
         self._worlds = {}
 
@@ -121,7 +120,7 @@ class Worlds:
         return [i for i in self._worlds if i not in self.failures]
 
     def _ask(self, calls: Mapping[int, Callable[[], Any]]) -> dict[int, Any]:
-        """What the calls give, by rollout; those that fail are noted and left out."""
+        """Results of calls by rollout; failed calls are recorded in `failures` and left out."""
         given = {}
         outcomes = in_time(list(calls.values()), self._timeout, self._at_once)
         for i, outcome in zip(calls, outcomes, strict=True):
@@ -135,9 +134,9 @@ class Worlds:
 def in_time(
     calls: Sequence[Callable[[], Any]], timeout: float, at_once: int = AT_ONCE
 ) -> list[Outcome]:
-    """Make calls in threads, `at_once` at a time, each for `timeout` seconds at most.
+    """Make calls in threads, `at_once` at a time, each with `timeout` seconds at most.
 
-    What became of each, in order. A call that times out is left to itself.
+    Returns the outcomes in order. The thread of a call that times out is left running.
     """
     outcomes: list[Outcome] = []
     for start in range(0, len(calls), at_once):
@@ -162,17 +161,17 @@ def _make(call: Callable[[], Any], given: dict[int, Outcome], place: int) -> Non
 def _checked(reply: Any) -> Reply:
     if not isinstance(reply, Reply) or not isinstance(reply.observation, str):
         raise TypeError(f"reply must give an entrostat.agents.Reply with a text, not {reply!r:.80}")
-    # half a surrogate pair is no text for a tokenizer
+    # tokenizers reject lone surrogates
     return Reply(reply.observation.encode(errors="replace").decode(), bool(reply.done))
 
 
 @dataclass(frozen=True)
 class Episode:
-    # (what the policy said, what the world said to it), in order
+    # (the policy's text, the world's observation), in order
     turns: tuple[tuple[str, str], ...]
-    done: bool  # the world said so; False where the turns ran out
+    done: bool  # False if turns ran out
     reward: float  # see `Environment.reward`
-    failure: str = ""  # why the world failed; "" where it did not
+    failure: str = ""  # why the world failed; "" if it did not
 
 
 def play(
@@ -180,8 +179,8 @@ def play(
 ) -> Episode:
     """Play one rollout.
 
-    `policy` gives its next turn of (prompt, turns so far). `split` decides how many turns there
-    are; the first split is training (see `Environment.reward`).
+    `policy` maps (prompt, turns so far) to its next turn. `split` sets the number of turns; the
+    first split counts as training (see `Environment.reward`).
     """
     turns: list[tuple[str, str]] = []
     done = False
@@ -196,5 +195,5 @@ def play(
 
 
 def script(*texts: str) -> Policy:
-    """A policy that says these texts, one a turn, and then nothing."""
+    """A policy that outputs these texts, one per turn, and then empty ones."""
     return lambda prompt, turns: texts[len(turns)] if len(turns) < len(texts) else ""

@@ -45,7 +45,7 @@ Look:
 
 
 Verb = Callable[[list[str]], int]
-# what a verb does, its help, and whether it does something without words
+# function, help text, and whether the verb runs without arguments
 _VERBS: dict[str, tuple[Verb, str, bool]] = {
     "train": (training.train_verb, training.TRAIN, True),
     "doctor": (doctor.doctor_verb, doctor.DOCTOR, False),
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return tell(str(error), code=1)
     except ValueError as error:
         return tell(str(error))
-    except OSError as error:  # the last net: a place that cannot be read or written
+    except OSError as error:  # a path that cannot be read or written
         return tell(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), code=1)
     except KeyboardInterrupt:
         resumes = verb in (studies.study_verb, evaluate.eval_verb)

@@ -96,7 +96,7 @@ def _source(info: MethodInfo) -> str:
 
 
 def _list_packages(known: Collection[str]) -> None:
-    """The methods that installed packages offer and nobody has used yet; none is imported."""
+    """List methods of installed packages that are not registered yet, without importing them."""
     from .._plugins import offers
     from ..method import is_ours
 

@@ -14,7 +14,7 @@ from .training import FROM_FILE, configured
 if TYPE_CHECKING:
     from ..diagnosis.doctor import Finding
 
-_NAMED = 4  # runs of a directory that a message names
+_NAMED = 4  # most runs of a directory named in a message
 DOCTOR = """\
 usage: entrostat doctor [--config FILE.toml] [any flag of train] [OPTIONS]
        entrostat doctor RUN_OR_LOG [--json]

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-# extras of entrostat's own development, and the one that only sums up others
+# extras for development, and the one that only combines others
 _LEFT_OUT = ("all", "dev", "docs", "dist")
 
 

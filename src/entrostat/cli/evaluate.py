@@ -136,7 +136,7 @@ _SHOWN = (
 
 
 def _show(name: str, models: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """A set's figures by model; where they do not fit the terminal, without their intervals."""
+    """Print a set's metrics by model; without intervals if the terminal is too narrow."""
     from rich.text import Text
 
     from ..evaluation.results import side_by_side
@@ -165,7 +165,7 @@ def _show(name: str, models: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
 
 
 def _cell(figure: Mapping[str, float | None] | None) -> str:
-    """A figure with its interval, 0.430 [0.380, 0.490]; empty where there is none."""
+    """A metric with its interval, such as 0.430 [0.380, 0.490]; "" if there is none."""
     if figure is None:
         return ""
     interval = "" if figure["low"] is None else f" [{figure['low']:.3f}, {figure['high']:.3f}]"
@@ -244,7 +244,7 @@ def _show_over(one: OfSet) -> None:
 
 
 def _listed(figure: str, score: str | None) -> bool:
-    """Of pass@1, pass@2, ... the powers of two and the last are shown; over.json has all."""
+    """Whether to show a metric: of pass@1, pass@2, ..., only powers of two and the last."""
     power = _POWER.fullmatch(figure)
     k = int(power[1]) if power else 0
     return not k & (k - 1) or score is None or score.endswith(f"@{k}")

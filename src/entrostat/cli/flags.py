@@ -1,8 +1,8 @@
-"""From words of the command line to values.
+"""Parsing of the command line.
 
-A verb's options are those that its help text lists (`options`); settings of a dataclass are tyro's
-(`dataclass_flags`). Open tables are `method` and `task`, whose keys depend on a name, and those of
-hosts.
+A verb's options are those that its help text lists (`options`). Flags of a dataclass are parsed by
+tyro (`dataclass_flags`). Open tables are `method` and `task`, whose keys depend on a name, and the
+trainers' own tables.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from .._names import refuse_options, unknown
 from ..config import TrainConfig, toml_value
 
-_HOSTS = ("trl", "verl")  # tables of keys that are another library's
+_HOSTS = ("trl", "verl")  # tables whose keys belong to another library
 
 
 def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: str) -> Any:
-    """Flags over a default, by tyro; what it does not know is one line with the nearest name.
+    """Parse flags over a default with tyro; an unknown flag raises with the nearest name.
 
-    `--help-all` prints every flag, below the first sentence of `text`, and leaves.
+    `--help-all` prints every flag, below the first paragraph of `text`, and exits.
     """
-    if not args:  # tyro would read the source of every dataclass, for a help that nobody asked for
+    if not args:  # without flags, skip tyro: it reads the source of every dataclass for its help
         return default
     import tyro
 
@@ -52,7 +52,7 @@ def _flags(cls: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _with_booleans(args: list[str], names: list[str]) -> list[str]:
-    """`true` and `false` of these flags, as TOML and the rest of the command line write them."""
+    """Accept `true` and `false` for these flags, as TOML and the other flags do."""
     own = {f"--{name}".replace("_", "-") for name in names}
     words, flag = [], ""
     for word in args:
@@ -65,7 +65,7 @@ def _with_booleans(args: list[str], names: list[str]) -> list[str]:
 
 
 def listed(text: str) -> dict[str, str]:
-    """The options that a help text lists, each with what it takes: "" for a switch."""
+    """The options that a help text lists, each with its argument; "" for a switch."""
     lines = (line.strip().split("  ")[0] for line in text.splitlines() if line.startswith("  --"))
     found = (
         option.removeprefix("--").partition(" ") for line in lines for option in line.split(", ")
@@ -74,9 +74,9 @@ def listed(text: str) -> dict[str, str]:
 
 
 def options(args: list[str], text: str, needs: str = "") -> tuple[dict[str, Any], list[str]]:
-    """The options of a help text, as `read` gives them, and the words that are left.
+    """Parse the options of a help text by `read`; returns them and the remaining words.
 
-    Any other option is refused, and that no word is left where a verb `needs` something.
+    Raises ValueError for another option, or if a verb `needs` something and no word remains.
     """
     known = listed(text)
     given, rest = read(args, known)
@@ -88,7 +88,7 @@ def options(args: list[str], text: str, needs: str = "") -> tuple[dict[str, Any]
 
 
 def one_name(args: list[str], text: str) -> str | None:
-    """The name that a verb explains; None where it lists."""
+    """The name that a verb is asked to explain; None if it is to list all."""
     _, rest = options(args, text)
     if len(rest) > 1:
         raise ValueError(f"{text.split()[2]} takes one name, got {' '.join(rest)}")
@@ -96,9 +96,9 @@ def one_name(args: list[str], text: str) -> str | None:
 
 
 def read(args: list[str], known: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """The options in `known` (name -> what it takes, "" for a switch), and the other words.
+    """Parse the options in `known` (name -> argument, "" for a switch); returns also other words.
 
-    One that is not given is None, a switch False. What takes "X ..." may be repeated: a list.
+    A missing option is None, a missing switch False. An option for "X ..." collects a list.
     """
     given: dict[str, Any] = {name: None if takes else False for name, takes in known.items()}
     rest, words = [], iter(args)
@@ -118,7 +118,7 @@ def read(args: list[str], known: Mapping[str, str]) -> tuple[dict[str, Any], lis
 
 
 def number(word: str | None, name: str, low: float = 1, high: float = 9999, kind: Any = int) -> Any:
-    """A number that was given as `--name`; None where none was."""
+    """Convert and check the number given as `--name`; None if none was given."""
     if word is None:
         return None
     try:
@@ -132,13 +132,13 @@ def number(word: str | None, name: str, low: float = 1, high: float = 9999, kind
 
 
 def source_of(given: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None]:
-    """`--format`, and a table's columns (`--step`, `--entropy`, `--score`)."""
+    """`--format`, and a table's column names (`--step`, `--entropy`, `--score`)."""
     columns = {kind: given[kind] for kind in ("step", "entropy", "score") if given[kind]}
     return given["format"], columns or None
 
 
 def named(args: list[str], name: str, key: str) -> list[str]:
-    """`--name A B`, `--name A,B` and `--name=A,B` as `--name.key A B`."""
+    """Rewrite `--name A B`, `--name A,B` and `--name=A,B` as `--name.key A B`."""
     rest: list[str] = []
     own = False
     for word in args:
@@ -152,7 +152,7 @@ def named(args: list[str], name: str, key: str) -> list[str]:
 
 
 def take_open_flags(args: list[str]) -> tuple[list[str], list[tuple[list[str], str]]]:
-    """Split a command line into what the dataclass parser reads and the open tables' flags.
+    """Split a command line into the dataclass parser's arguments and the open tables' flags.
 
     Returns the other arguments, and (key path, text) for each `--method...`, `--task...`,
     `--trl.KEY` and `--verl.KEY`.
@@ -180,10 +180,10 @@ def _value(name: str, words: Iterator[str]) -> str:
 def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]) -> dict[str, Any]:
     """Nested tables with `--method` and `--task` flags applied: names first, then parameters.
 
-    `--method A,B` replaces the methods, `--method.NAME.KEY VALUE` sets a parameter of one of them
-    (`--method.KEY VALUE` where one of them alone has it); `--task NAME` replaces the task,
-    `--task.KEY VALUE` sets its parameter. `--trl.KEY VALUE` and `--verl.A.B VALUE` set a key of a
-    host's own, which stays dotted. Values are read as TOML; anything else is text.
+    `--method A,B` replaces the methods. `--method.NAME.KEY VALUE` sets a parameter of one of them;
+    `--method.KEY VALUE` suffices if only one has it. `--task NAME` replaces the task;
+    `--task.KEY VALUE` sets its parameter. `--trl.KEY VALUE` and `--verl.A.B VALUE` set a trainer's
+    key, which stays dotted. Values are read as TOML, or else as text.
     """
     default = TrainConfig()
     methods, task = data.get("method", default.method), data.get("task", default.task)
@@ -216,16 +216,16 @@ def _table(value: Any, key: str) -> Mapping[str, Any]:
 
 
 def _set_parameter(methods: list[Any], path: list[str], value: Any) -> None:
-    """Set a parameter of the method that the path names, else of the only one that has it."""
+    """Set a parameter of the method that the path names, else of the only method that has it."""
     names = [str(m.get("name") if isinstance(m, Mapping) else m) for m in methods]
     *words, parameter = path
-    owner = ".".join(words)  # a name of the user's own may hold dots
+    owner = ".".join(words)  # a user's own method name may contain dots
     if owner:
         owner = {name.split(":")[-1]: name for name in names}.get(owner, owner)
     elif len(names) == 1:
         (owner,) = names
     else:
-        from ..method import owners  # imports the methods
+        from ..method import owners  # imported late: imports the methods
 
         owner, *others = owners(parameter, names)
         if others:

@@ -44,7 +44,7 @@ The cache is $ENTROSTAT_CACHE, else entrostat in $XDG_CACHE_HOME, else
 
 def model_verb(args: list[str]) -> int:
     given, words = options(args, MODEL)
-    # a shell puts several files where one pattern stood
+    # the shell may have expanded a pattern to several files
     files = [Path(word) for word in given["from"] or ()]
     files += [Path(word) for word in words if word.endswith(".whl")]
     words = [word for word in words if not word.endswith(".whl")]
@@ -98,7 +98,7 @@ def pretrained(config: PretrainConfig) -> Path:
 
 @contextmanager
 def _bars() -> Iterator[Callable[..., None]]:
-    """A bar for each step: `show(step, done, total, note)`; the note is of bytes unless given."""
+    """A bar per step: `show(step, done, total, note)`; by default the note counts bytes."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (

@@ -86,7 +86,7 @@ def report_verb(args: list[str]) -> int:
     for sentence in (sentence for _, skipped in found for sentence in skipped):
         say(f"skipped: {sentence}", sys.stderr)
     part = figure is not None or table is not None or listing
-    for run in runs:  # a table's reader, which may be a program, gets the table alone
+    for run in runs:  # keep stdout clean for a table, which a program may read
         _say_source(run, several=len(runs) > 1, stream=sys.stderr if part else None)
     if part:
         return export(runs[0] if one else runs, figure, table, output)
@@ -157,7 +157,7 @@ def export(
     return 0
 
 
-SHOWN = 5  # of several runs, how many of the worst have a full verdict
+SHOWN = 5  # with several runs, so many of the worst get a full verdict
 
 DIAGNOSE = f"""\
 usage: entrostat diagnose PATH [PATH...] [OPTIONS]

@@ -53,7 +53,7 @@ def study_verb(args: list[str]) -> int:
 
 
 def _take_ray(args: list[str]) -> tuple[str | None, list[str]]:
-    """`--ray`, `--ray=ADDRESS` or `--ray ADDRESS`; a study file behind it is no address."""
+    """Parse `--ray`, `--ray=ADDRESS` or `--ray ADDRESS`; a study file is not an address."""
     for place, word in enumerate(args):
         flag, equals, address = word.partition("=")
         if flag == "--ray":

@@ -1,4 +1,4 @@
-"""`entrostat tasks`, and `entrostat subset`, which takes a part of one's prompts."""
+"""`entrostat tasks`, and `entrostat subset`, which selects some of a task's prompts."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _explain(name: str) -> None:
 
 
 def _options(cls: type[Any], one: DataSet | None = None) -> str:
-    """The parameters of a class with their defaults, or with a data set's own."""
+    """The parameters of a task class, with their defaults or a data set's own values."""
     own: dict[str, Any] = {}
     columns: Mapping[str, str] = {"prompt": "prompt", "answer": "answer"}
     if one is not None:

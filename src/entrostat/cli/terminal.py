@@ -1,4 +1,4 @@
-"""What goes to the terminal beside results."""
+"""Terminal output other than results: warnings, errors, wrapped text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..errors import MissingExtraError
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """One line, without the place in the code that a library would name."""
+    """Print a warning as one line, without file and line number."""
     say(f"entrostat: warning: {_line(message)}", sys.stderr)
 
 
 def tell(message: str, code: int = 2) -> int:
-    """One line on stderr; returns the exit code."""
+    """Print an error as one line on stderr; returns the exit code."""
     say(f"entrostat: error: {_line(message)}", sys.stderr)
     return code
 
@@ -29,7 +29,7 @@ def _line(message: Warning | str) -> str:
 
 
 def say_page(write: Callable[..., object], *args: Any) -> None:
-    """Write a page, and say where it is; without the extra, what is done stays done."""
+    """Write a page and print its path; a missing extra only prints a message."""
     try:
         say(f"report: {write(*args)}")
     except MissingExtraError as error:
@@ -37,7 +37,7 @@ def say_page(write: Callable[..., object], *args: Any) -> None:
 
 
 def quiet_libraries() -> None:
-    """Their progress bars and hints would break ours; their errors still come through."""
+    """Turn off other libraries' progress bars and hints, which break ours; errors still show."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
@@ -45,7 +45,7 @@ def quiet_libraries() -> None:
 
 
 def wrapped(text: str, indent: int = 0, most: int = 100) -> str:
-    """A text in lines as wide as the terminal, at most `most` columns, each indented."""
+    """Wrap a text to the terminal's width, at most `most` columns, with an indent."""
     blank = " " * indent
     return textwrap.fill(
         text, min(shutil.get_terminal_size().columns, most), initial_indent=blank,
@@ -54,6 +54,6 @@ def wrapped(text: str, indent: int = 0, most: int = 100) -> str:
 
 
 def say_entry(name: str, *lines: str, width: int = 16, most: int = 100) -> None:
-    """One of a list: a name, and beside it lines that are wrapped."""
+    """Print a list entry: a name, and wrapped lines beside it."""
     text = "\n".join(wrapped(line, width + 3, most) for line in lines)
     say(f"  {name:<{width}} {text.lstrip()}")

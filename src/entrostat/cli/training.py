@@ -107,14 +107,14 @@ Next:
   entrostat train --help"""
 
 
-# options of a configuration that is read from a file, beside its settings
+# options about the configuration file, in addition to its settings
 FROM_FILE = {"config": "FILE", "trust-code": "", "sandbox": "WORD"}
 
 
 def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) -> TrainConfig:
-    """The configuration that words mean: flags over a file's, or over a run's that is resumed.
+    """Build the configuration: flags override those of a file, or of a resumed run.
 
-    `given` has what stands for the keys of `FROM_FILE`, and may have "resume", a run.
+    `given` has the values of the `FROM_FILE` options, and may have "resume", a run.
     """
     from ..config import TrainConfig, from_dict, load
     from ..tasks.trust import refuse_code, refuse_unsafe, typed_keys
@@ -148,7 +148,7 @@ def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) 
 
 
 def _resumed(run: str, args: list[str], flags: list[tuple[list[str], str]]) -> dict[str, Any]:
-    """A run's own settings, of which words may change only a few."""
+    """Settings of a resumed run; flags may change only a few."""
     from ..config import load
 
     path = Path(run) / "config.toml"
@@ -195,7 +195,7 @@ def train_verb(args: list[str]) -> int:
     if (study := study_of()) is not None:
         _end_with(study)
 
-    # what can be wrong without torch, which takes seconds to load, is found before
+    # check everything possible before loading torch, which takes seconds
     from ..runs.run_directory import RunDirectory, check_output, default_output
     from ..runs.trackers.services import check_installed
     from ..tasks import make_task
@@ -212,7 +212,7 @@ def train_verb(args: list[str]) -> int:
         say(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
         return _finish(Path(run), config.expect, page)
     check_model(config.model)
-    if config.host != "verl":  # whose environment is another, and is asked
+    if config.host != "verl":  # veRL checks in its own environment
         check_installed(config.log.to)
     chosen: dict[str, Any] = {"seed": config.seed, **config.task}
     task = make_task(**chosen)
@@ -220,12 +220,12 @@ def train_verb(args: list[str]) -> int:
     from .._launch import is_main
     from ..trainers import trains
 
-    main = config.host != "trl" or is_main()  # of several processes that were launched
+    main = config.host != "trl" or is_main()  # accelerate may launch several processes
     if main and sys.stdout.isatty():
         sys.stdout.write("loading ...\r")
         sys.stdout.flush()
-    # huge pages for tensors, where Linux offers them: else a language model on a CPU spends a tenth
-    # of its time on page faults
+    # use huge pages for tensors, if Linux offers them: otherwise a language model on a CPU spends a
+    # tenth of its time on page faults
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     import torch
 
@@ -267,7 +267,7 @@ def _first_run() -> int:
 
 
 def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
-    """What is said of a run that is over, and its report; 1 where an expectation does not hold."""
+    """Print warnings of a finished run and write its report; 1 if an expectation fails, else 0."""
     from ..config.instruments import Expectation
     from ..logs.run import read_run, saturated
 
@@ -297,11 +297,11 @@ def pretrain_verb(args: list[str]) -> int:
 
 
 def _end_with(study: int) -> None:
-    """On Linux, have the kernel end this process when the study that started it is killed."""
+    """On Linux, have the kernel end this process if the study that started it is killed."""
     import ctypes
     import signal
 
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-        if os.getppid() != study:  # it was killed before
+        if os.getppid() != study:  # the study was killed before the call
             os.kill(os.getpid(), signal.SIGTERM)

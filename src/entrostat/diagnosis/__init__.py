@@ -1,4 +1,4 @@
-"""From a run to its remedy: what became of entropy, since when, what went with it, what to try."""
+"""Diagnosis of a run: the verdict on entropy, its onset, likely causes, and what to try."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The one table of what is looked for: by settings, on a policy, in what a run left.
+"""The table of all checks: of settings, of a policy and its rollouts, and of a finished run.
 
-`doctor` asks the first two of a run that has not begun and the third of one that is over,
-`diagnose` the causes of what entropy did. A fault that several ask for is one row, and is decided
-in one place for each kind of evidence.
+`doctor` checks settings and policy before a run, and the log after it. `diagnose` looks for the
+causes of an entropy change. Each fault is one row of the table; each kind of evidence for it is
+evaluated in one place.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from .events import Event
 from .verdict import Judged
 
 Level = Literal["ok", "wrong", "skipped"]
-LEAST = 0.1  # of a cause's weight: what is less plain is not spoken of
+LEAST = 0.1  # causes with a smaller weight are not reported
 
 
 @dataclass(frozen=True)
 class Finding:
-    level: Level  # "skipped" where the check has nothing to look at
-    evidence: str  # in words, with its numbers; of what is skipped, why
-    fix: str = ""  # what to do, where something is wrong
-    name: str = ""  # of the check
-    title: str = ""  # the same in words
-    source: str = ""  # the paper, or the page of ours, that shows why it matters
+    level: Level  # "skipped" if the check does not apply
+    evidence: str  # text with its numbers; if skipped, the reason
+    fix: str = ""  # what to do if something is wrong
+    name: str = ""  # name of the check
+    title: str = ""  # title of the check
+    source: str = ""  # the paper, or page of entrostat's docs, that shows why it matters
 
     @property
     def wrong(self) -> bool:
@@ -52,14 +52,14 @@ def skipped(reason: str) -> Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """One fault that is looked for; each look gives a `Finding`, which `says` puts a name to."""
+    """One fault to look for. Its functions return a `Finding`, to which `says` adds the name."""
 
-    name: str  # in the doctor's modules the functions that look for it have the same
+    name: str  # also the name of its functions in the doctor's modules
     title: str
-    source: str  # where it is shown to matter
-    module: str = ""  # of `doctor`, which looks at a policy and its rollouts; "" for logs alone
-    by_settings: bool = False  # whether the settings alone may show it
-    causes: tuple[Look, ...] = ()  # look for it in a log beside what entropy did
+    source: str  # reference that shows why it matters
+    module: str = ""  # module of `doctor` that checks policy and rollouts; "" for logs alone
+    by_settings: bool = False  # whether settings alone can show the fault
+    causes: tuple[Look, ...] = ()  # search a log for causes of an entropy change
 
     def measured(self, subject: Any) -> Finding:
         return self._look(self.module, subject)
@@ -68,14 +68,14 @@ class Check:
         return self._look("recorded", record)
 
     def planned(self, plan: Any) -> Finding | None:
-        """What is wrong by the settings alone; None where they do not tell."""
+        """Fault that settings alone show; None if they do not show one."""
         return self._look("settings", plan) if self.by_settings else None
 
     def says(self, result: Finding) -> Finding:
         return replace(result, name=self.name, title=self.title, source=self.source)
 
     def _look(self, module: str, at: Any) -> Any:
-        # torch and the lab, which a log does not need
+        # imported late: loads torch and the lab, which logs do not need
         return getattr(import_module(f".doctor.{module}", __package__), self.name)(at)
 
 
@@ -110,10 +110,10 @@ TABLE = (
 
 
 def causes_of(run: Run, judged: Judged, events: tuple[Event, ...]) -> tuple[Cause, ...]:
-    """Causes of what a run's entropy did, the plainest first.
+    """Causes of a run's entropy change, the largest weight first.
 
-    Of a run that held, or of which nothing can be said, only what took its score, its length or
-    its learning.
+    If the verdict is "held" or "cannot tell", only causes named like one of the run's events:
+    a lost score, a collapsed length, no learning signal.
     """
     seen, looks = Seen(run, judged, events), [look for check in TABLE for look in check.causes]
     if judged.verdict in ("held", "cannot tell"):

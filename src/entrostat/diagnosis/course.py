@@ -1,14 +1,14 @@
-"""The course of a curve: straight pieces, and when what it came to began.
+"""Piecewise-linear fit of a curve, and the onset of its last movement.
 
-A curve y [n] is first described by K straight pieces that need not meet (least squares, exact by
-dynamic programming; K by a penalised likelihood), so that jumps, slow drifts, falls that level off
-and recoveries are all within reach. When a fall or a rise began is then asked of a finer model,
+A curve y [n] is first fitted by K straight pieces that need not meet (least squares, exact by
+dynamic programming; K by a penalised likelihood). This covers jumps, slow drifts, falls that level
+off, and recoveries. The onset of a fall or a rise then comes from a finer model,
 
     y_t = a + (b - a) (1 - exp(-(t - tau) / T))   for t > tau,   a before,                    (1)
 
-which is a jump for small T, a straight line for large T and slow, then fast for negative ones: tau
-by least squares over a grid, its interval from the profile likelihood. Noise is taken to be
-correlated: n values are worth fewer, and every comparison of residuals is made at that worth.
+which is a jump for small T, a straight line for large T, and slow first, then fast for negative T.
+tau is fitted by least squares over a grid; its interval comes from the profile likelihood. Noise is
+assumed to be correlated: every comparison of residuals uses the effective sample size.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-MOST = 200  # places that a curve is averaged down to: the work grows with their square
+MOST = 200  # points that a curve is averaged down to: the work grows with their square
 PIECES = 6  # straight pieces at most
-SHORTEST = 3  # places in a piece at least
-PENALTY = 3.0  # parameters that a further piece costs: a level, a slope and where it begins
-CORRELATION = 0.8  # more than this is a curve, not its noise
-# of twice the log likelihood: 2.7 would do for 90% if the model were true; this is what it takes on
-# planted courses of many shapes (docs/diagnosis_rules.md)
+SHORTEST = 3  # fewest points in a piece
+PENALTY = 3.0  # parameters of a further piece: its level, slope and start
+CORRELATION = 0.8  # largest noise correlation: more than that is the curve itself
+# fall of twice the log-likelihood in a 90% interval: in theory 2.7; simulated curves of many shapes
+# need this much (docs/diagnosis_rules.md)
 LEVEL = 10.0
 
 
 @dataclass(frozen=True)
 class Course:
-    fitted: Array  # [n] the pieces' values
-    left: Array  # [n] what they leave
+    fitted: Array  # [n] values of the pieces
+    left: Array  # [n] residuals
     starts: tuple[int, ...]  # index at which each piece begins; the first is 0
-    noise: float  # standard deviation of what is left
-    correlation: float  # between neighbouring residuals, 0 to .8
+    noise: float  # standard deviation of the residuals
+    correlation: float  # of neighbouring residuals, 0 to .8
 
     @property
     def worth(self) -> float:
-        """Independent values that one value is worth, (1 - rho) / (1 + rho)."""
+        """Effective sample size per value, (1 - rho) / (1 + rho)."""
         return (1 - self.correlation) / (1 + self.correlation)
 
 
 @dataclass(frozen=True)
 class Onset:
-    """When a movement began: index of the best place, and a 90% interval of places."""
+    """Onset of a movement: index of the best fit, and a 90% interval of indices."""
 
     at: int
     low: int
@@ -55,12 +55,12 @@ class Onset:
 
 
 def moving_mean(y: Array, width: int) -> Array:
-    """[n - width + 1] means of neighbours."""
+    """[n - width + 1] moving means."""
     return np.convolve(y, np.ones(width) / width, "valid")
 
 
 def thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """Means of equal blocks, at most `MOST` of them: places [m] and values [m]."""
+    """Means over at most `MOST` equal blocks: positions [m] and values [m]."""
     size = math.ceil(len(x) / MOST)
     if size <= 1:
         return x, y
@@ -70,17 +70,17 @@ def thinned(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def course(y: Array, floor: float = 0.0) -> Course:
-    """The straight pieces of a curve y [n] of finite values at equal distances, n of 1 or more.
+    """Piecewise-linear fit of y [n]: finite values at equal distances, n >= 1.
 
-    `floor` is a standard deviation below which noise is not believed, so that a curve without any
-    is not cut into pieces that nobody would see.
+    `floor` is the smallest standard deviation assumed for the noise. It keeps a curve without
+    noise from being cut into pieces too small to see.
     """
     n = len(y)
     costs = _costs(y)
     most = max(1, min(PIECES, n // (2 * SHORTEST)))
     totals, cuts = _cheapest(costs, most)
     fits = [_assemble(y, cuts, k) for k in range(most)]
-    # the noise is that of the finest description: a coarser one would take the curve for noise
+    # the finest fit gives the noise: a coarser one would count the curve itself as noise
     rho = _correlation(y - fits[-1][0])
     worth = n * (1 - rho) / (1 + rho)
     spread = np.array([max(total / n, floor**2, 1e-300) for total in totals])
@@ -91,10 +91,10 @@ def course(y: Array, floor: float = 0.0) -> Course:
 
 
 def _costs(y: Array) -> Array:
-    """[n, n]: squared residuals of the straight line through y[i..j]; inf where that is short."""
+    """[n, n]: squared residuals of the line fitted to y[i..j]; inf if that piece is too short."""
     n = len(y)
     t = np.arange(n, dtype=float)
-    mid, centred = t.mean(), y - y.mean()  # of what is centred, less is lost by subtraction
+    mid, centred = t.mean(), y - y.mean()  # centring reduces cancellation
     t = t - mid
     sums = [np.concatenate([[0.0], np.cumsum(v)]) for v in
             (np.ones(n), t, t * t, centred, centred * t, centred * centred)]  # fmt: skip
@@ -112,7 +112,7 @@ def _cheapest(costs: Array, most: int) -> tuple[list[float], list[NDArray[np.int
     best = costs[0]
     totals, cuts = [float(best[-1])], []
     for _ in range(most - 1):
-        # pieces so far end before i, one more is [i, j]
+        # the earlier pieces end before i, the last one is [i, j]
         total = np.concatenate([[np.inf], best[:-1]])[:, None] + costs
         cuts.append(np.argmin(total, axis=0))
         best = np.min(total, axis=0)
@@ -121,7 +121,7 @@ def _cheapest(costs: Array, most: int) -> tuple[list[float], list[NDArray[np.int
 
 
 def _assemble(y: Array, cuts: list[NDArray[np.intp]], k: int) -> tuple[Array, tuple[int, ...]]:
-    """Values and starts of the best description with k cuts."""
+    """Values and starts of the best fit with k cuts."""
     starts, end = [], len(y) - 1
     for layer in reversed(cuts[:k]):
         starts.append(int(layer[end]))
@@ -132,7 +132,7 @@ def _assemble(y: Array, cuts: list[NDArray[np.intp]], k: int) -> tuple[Array, tu
 
 
 def line(y: Array) -> Array:
-    """[n] values of the least-squares line through y at equal distances."""
+    """[n] values of the least-squares line through equally spaced y."""
     t = np.arange(len(y)) - (len(y) - 1) / 2
     over = float(t @ t)
     slope = float(t @ y) / over if over else 0.0
@@ -140,7 +140,7 @@ def line(y: Array) -> Array:
 
 
 def _correlation(left: Array) -> float:
-    """Of neighbouring residuals, at least 0."""
+    """Correlation of neighbouring residuals, 0 to `CORRELATION`."""
     if len(left) < 4:
         return 0.0
     power = float(left @ left)
@@ -149,11 +149,11 @@ def _correlation(left: Array) -> float:
 
 
 def onset(y: Array, noise: float) -> Onset:
-    """When the movement in which y [n] ends began, by model (1).
+    """Onset of the movement in which y [n] ends, by model (1).
 
-    The noise's worth is taken from what the best fit leaves: where the model is wrong that is
-    correlated over long stretches, and the interval is the wider for it. Residuals below `noise`,
-    a standard deviation, are not believed.
+    The effective sample size comes from the residuals of the best fit. If the model is wrong, they
+    are correlated over long stretches, which widens the interval. `noise` is the smallest standard
+    deviation assumed for the residuals.
     """
     n = len(y)
     t = np.arange(n, dtype=float)
@@ -171,7 +171,7 @@ def onset(y: Array, noise: float) -> Onset:
 
 
 def _fit(shapes: Array, y: Array) -> Array:
-    """[n]: what the best a + c shape over the shapes [T, n] leaves of y."""
+    """[n] residuals of y under the best a + c shape, over the shapes [T, n]."""
     centred = y - y.mean()
     moved = shapes - shapes.mean(axis=1, keepdims=True)
     power = np.sum(moved * moved, axis=1)
@@ -183,10 +183,10 @@ def _fit(shapes: Array, y: Array) -> Array:
 
 
 def _worth(left: Array) -> float:
-    """Independent values that one of these is worth: 1 / (1 + 2 sum of correlations).
+    """Effective sample size per value: 1 / (1 + 2 sum of autocorrelations).
 
-    Of the correlations at rising distances those before the first that is not positive count
-    (Geyer's initial positive sequence, without pairing).
+    The sum ends before the first lag whose autocorrelation is not positive (Geyer's initial
+    positive sequence, without pairing).
     """
     power = float(left @ left)
     if power <= 0:

@@ -17,7 +17,7 @@ from .remedies import Remedy, remedies_of
 from .signals import signal
 from .verdict import FEWEST, SURE, Judged, judge
 
-# what no trainer logs by itself and a cause could be read from -> the keys of `ALIASES`
+# metrics that could show a cause, where a run does not log them -> keys of `ALIASES`
 WANTED = {
     "the gradient norm": ["gradient"], "the KL of an update": ["step_kl"],
     "the clipped share": ["clip"], "the learning rate": ["rate"], "response lengths": ["length"],
@@ -26,8 +26,8 @@ WANTED = {
     "log-probs of the sampler beside the trainer's":
         ["mismatch_kl", "mismatch_logp", "mismatch_prob"],
 }  # fmt: skip
-CONSEQUENCES = ("score_lost", "length_collapse")  # they go with it, and need a cause themselves
-MISSING = 4  # figures that are asked for at once
+CONSEQUENCES = ("score_lost", "length_collapse")  # these need a cause themselves
+MISSING = 4  # most metrics suggested at once
 BAD: dict[Severity, str] = {
     "broken": "the run is lost from there on",
     "bad": "that is bad",
@@ -39,20 +39,20 @@ BAD: dict[Severity, str] = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What happened in a run, what became of its entropy, what went with it, and what to try.
+    """Diagnosis of a run: its events, the verdict on its entropy, likely causes, and what to try.
 
     Attributes:
         run: the run's name.
         source: the trainer that wrote it.
         entropy_is: which entropy was logged, in words.
         judged: the verdict on entropy, its confidence and its onset.
-        causes: the plainest first; of a run that held only what it lost besides.
-        remedies: at most three, the first first.
-        broken: the iteration from which on entropy is NaN or infinite, to the log's end; None where
-            it is a number. The verdict is on what was before.
-        events: what happened, the worst first; entropy's verdict is one of them.
-        missing: what to log next, where no cause was found.
-        notes: of another trainer's log, what was left out of it or put right.
+        causes: the largest weight first; if entropy held, only causes of other losses.
+        remedies: at most three, in the order to try them.
+        broken: the iteration from which entropy is NaN or infinite to the end of the log; None if
+            it stays finite. The verdict covers the iterations before.
+        events: what happened, the worst first; includes the verdict on entropy.
+        missing: metrics to log next, if no cause was found.
+        notes: for another trainer's log, what was left out or corrected.
     """
 
     run: str
@@ -68,23 +68,23 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """Of entropy: collapse, explosion, drift, held or cannot tell."""
+        """Verdict on entropy: collapse, explosion, drift, held or cannot tell."""
         return self.judged.verdict
 
     @property
     def severity(self) -> Severity:
-        """Of the worst event: broken, bad, watch, unknown or fine."""
+        """Severity of the worst event: broken, bad, watch, unknown or fine."""
         return self.events[0].severity
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Orders diagnoses: the worst first, then the larger movement of entropy."""
+        """Sort key: the worst diagnosis first, then the larger entropy movement."""
         first, last = self.judged.first, self.judged.last
         moved = abs(math.log(max(last, 1e-9) / first)) if first > 0 else 0.0
         return WORST.index(self.severity), -moved if math.isfinite(moved) else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `entrostat diagnose --json` prints them (docs/diagnosis.schema.json)."""
+        """JSON values, as `entrostat diagnose --json` prints them (docs/diagnosis.schema.json)."""
         judged, onset = self.judged, self.judged.onset
         known = [(name, getattr(judged, name)) for name in ("first", "last", "trend", "noise")]
         return {
@@ -112,12 +112,12 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """What happened, how bad that is and what to do, the worst first; then the numbers."""
+        """What happened, its severity and what to do, the worst event first; then the numbers."""
         return f"{self.word}. {self.detail}"
 
     @property
     def detail(self) -> str:
-        """The headline without its first word."""
+        """The headline without its first sentence, `word`."""
         other = [e for e in self.events if e.name != self.verdict and e.what]
         worst = self.events[0]
         told = [sentence(e.what) for e in other]
@@ -130,7 +130,7 @@ class Diagnosis:
 
     @property
     def word(self) -> str:
-        """What happened, in a few words, the worst first."""
+        """Short name of what happened, the worst event first."""
         worst = [e for e in self.events if e.severity == self.severity]
         words = [e.word for e in worst if e.name != "cannot tell"] or ["Cannot tell"]
         if self.verdict in ("collapse", "explosion", "drift") and worst[0].name != self.verdict:
@@ -148,7 +148,7 @@ class Diagnosis:
         return f"; try: {self._short}" if self._short else ""
 
     def _course(self, event: Event | None) -> str:
-        """Entropy's course; with how bad it is and what to do, where the event is its own."""
+        """Text on the entropy curve; with severity and advice if `event` is the entropy event."""
         if self.verdict == "cannot tell":
             score = f"; {event.what}" if event and event.what else ""
             return f"{self._unknown}{score}{self._advice if event else ''}."
@@ -179,7 +179,7 @@ class Diagnosis:
         return text
 
     def _movement(self, onset: int) -> str:
-        """What began at the onset: with a peak or a low, which of the two movements."""
+        """Name of the movement that began at the onset; with a peak or a low there are two."""
         if self.judged.peak is None:
             return "It"
         at, value = self.judged.peak
@@ -208,14 +208,14 @@ class Diagnosis:
 
     @property
     def log_next(self) -> str:
-        """What to log, where no cause was found; "" where one was."""
+        """Sentence on what to log if no cause was found; else ""."""
         if not self.missing or any(cause.name not in CONSEQUENCES for cause in self.causes):
             return ""
         listed = ", ".join(self.missing)
         return f"No cause is plain in what was logged. Log next, to find one: {listed}."
 
     def lines(self) -> list[str]:
-        """About ten lines for a terminal; text from files has no control characters left."""
+        """About ten lines for a terminal, with control characters removed from text of files."""
         found = [f"{self.run} ({self.source}): {self.headline}"]
         for rank, cause in enumerate(self.causes[:3], 1):
             found.append(f"  {rank}. {cause.title} [{cause.weight:.2f}]: {cause.evidence}")
@@ -236,7 +236,7 @@ class Diagnosis:
 
 
 def table(found: Sequence[Diagnosis]) -> list[str]:
-    """A line for each of several runs, the worst first."""
+    """One line per run, the worst first."""
     rows = [("how bad", "run", "what happened", "entropy", "since", "try")]
     for each in sorted(found, key=lambda one: one.rank):
         judged = each.judged
@@ -252,7 +252,7 @@ def table(found: Sequence[Diagnosis]) -> list[str]:
 
 
 def _span(judged: Judged) -> str:
-    """The iterations that were looked at; the onset is counted as the trainer counts them."""
+    """The iterations examined, numbered as the trainer numbers them."""
     (first, last), logged = judged.numbers, judged.iterations
     if (first, last) == (1, logged):
         return f"{logged} iterations"
@@ -263,12 +263,12 @@ def _span(judged: Judged) -> str:
 def diagnose(
     run: str | Path | Run, format: str | None = None, columns: Mapping[str, str] | None = None
 ) -> Diagnosis:
-    """What became of a run's entropy, what went with it, and what to try.
+    """Diagnose a run's entropy: the verdict, likely causes, and what to try.
 
     Args:
         run: a run directory, another trainer's log or output directory, or a run already read.
-        format: how to read it; None tells it by the contents (`entrostat report --help`).
-        columns: a table's own names of "step", "entropy" and "score".
+        format: how to read it; None detects the format (`entrostat report --help`).
+        columns: a table's own column names for "step", "entropy" and "score".
 
     Raises:
         ValueError: nothing in it can be read.
@@ -284,7 +284,7 @@ def diagnose(
     entropy, score = signal(run, "entropy"), signal(run, "score")
     if entropy is None:
         judged = Judged("cannot tell", 1.0)
-    elif len(entropy) >= FEWEST and entropy.y.max() <= 0:  # it was not computed
+    elif len(entropy) >= FEWEST and entropy.y.max() <= 0:  # entropy was not computed
         judged = Judged("cannot tell", 1.0, iterations=len(entropy), first=0.0, last=0.0)
     else:
         scores = [] if score is None else list(score.y)
@@ -306,7 +306,7 @@ def diagnose(
 
 
 def _notes(run: Run) -> tuple[str, ...]:
-    """Of another trainer's log: its notes but those that are events, and what was left out."""
+    """For another trainer's log: notes not reported as events, and what was left out."""
     if run.source == "entrostat":
         return ()
     notes = [note for note in run.notes if note not in broken_notes(run.broken)]

@@ -1,7 +1,7 @@
-"""What happened in a run besides its entropy: score, length, learning signal, figures that broke.
+"""Events of a run: of its entropy, score, length and learning signal, and non-finite metrics.
 
-An event is read from what was recorded, at thresholds by the range that was seen. `broken` ends a
-run's use, `bad` costs what it could do, `watch` is a change that may become either.
+Thresholds are relative to the recorded range. Severity `broken` makes the run useless from there
+on, `bad` loses score, `watch` is a change that may become either.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .verdict import DIED, HURT, ROSE, Judged, Score
 Severity = Literal["broken", "bad", "watch", "unknown", "fine"]
 WORST: tuple[Severity, ...] = ("broken", "bad", "watch", "unknown", "fine")
 
-SILENT = 0.95  # share of groups without a signal, on average over the run
-SHORT = 0.2  # of the longest mean response: what is left of a length that collapsed
-LOW = 0.5  # nats: an entropy that rose and is below this is still low
+SILENT = 0.95  # share of zero-advantage groups, mean over the run
+SHORT = 0.2  # of the longest mean response: a collapsed length is at most this
+LOW = 0.5  # nats: a risen entropy below this is still low
 
 
 def sentence(clause: str) -> str:
@@ -30,28 +30,28 @@ def sentence(clause: str) -> str:
 
 @dataclass(frozen=True)
 class Event:
-    name: str  # a word for programs, `score_lost` say
-    word: str  # the same for readers, as a headline has it
+    name: str  # identifier for programs, such as `score_lost`
+    word: str  # name for readers, used in headlines
     severity: Severity
-    what: str  # what happened, with its numbers, in a clause
-    since: int | None = None  # the iteration with which it began; None for the first
+    what: str  # clause that describes it, with its numbers
+    since: int | None = None  # first iteration of the event; None for the run's first
 
 
 def score_of(run: Run) -> Score | None:
-    """How a run's score went; None where it has none, or fewer than five values."""
+    """Summary of a run's score; None with fewer than five values."""
     found = signal(run, "score", 5)
     return None if found is None else Score(found.y)
 
 
 def events_of(run: Run, judged: Judged) -> tuple[Event, ...]:
-    """What happened, the worst first; what became of entropy is always among it."""
+    """Events of a run, the worst first; always includes the entropy event."""
     found = [look(run) for look in (_no_signal, _score_lost, _length, _broken, _not_computed)]
     some = [event for event in (*found, _entropy(run, judged)) if event is not None]
     return tuple(sorted(some, key=lambda event: WORST.index(event.severity)))
 
 
 def _no_signal(run: Run) -> Event | None:
-    """No group with both right and wrong answers, or a score that never moved and no gradient."""
+    """No group with both right and wrong answers, or a constant score and no gradient."""
     score, groups = signal(run, "score", 5), signal(run, "no_signal")
     share = 0.0 if groups is None or len(groups) < 5 else float(groups.y.mean())
     said = []
@@ -104,7 +104,7 @@ def _length(run: Run) -> Event | None:
 
 
 def _stays(below: NDArray[np.bool_]) -> int:
-    """Index from which on a condition holds to the end."""
+    """Index from which a condition holds to the end."""
     outside = np.flatnonzero(~below)
     return min(len(below) - 1, int(outside[-1]) + 1) if len(outside) else 0
 
@@ -130,7 +130,7 @@ def _not_computed(run: Run) -> Event | None:
 
 
 def _entropy(run: Run, judged: Judged) -> Event:
-    """What became of entropy, and how bad that is by what the score did."""
+    """The entropy event; the score decides its severity."""
     verdict, score, word = judged.verdict, score_of(run), judged.verdict.capitalize()
     since = None if judged.onset is None else judged.onset.iteration
     if verdict in ("cannot tell", "held"):

@@ -1,7 +1,7 @@
-"""The next thing to try, as a line to paste for the trainer that wrote the run.
+"""What to try next, as a line to paste for the trainer that wrote the run.
 
-A setting that the log shows to be on, that its version does not have or that
-our own trainers would refuse is not offered.
+A setting is not offered if the log shows that it is on, if the trainer's version lacks it, or if
+entrostat's trainers reject it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .settings import FLAGS, LAB, SWITCH, TRL, VERL
 from .signals import signal
 from .verdict import Judged, floor_of
 
-PLAIN = 0.2  # a cause that is less plain does not carry advice
-MOST = 3  # a longer list is none to act on
-SHARE = 0.7  # of the first entropy: where a run that fell from its first iteration may be held
-FIRST = ("no_learning_signal", "length_collapse", "not_computed")  # before any other cause
+PLAIN = 0.2  # smallest weight of a cause that gets a remedy
+MOST = 3  # most remedies listed
+SHARE = 0.7  # of the first entropy: target for a run that fell from its first iteration
+FIRST = ("no_learning_signal", "length_collapse", "not_computed")  # come before any other cause
 
 
 @dataclass(frozen=True)
 class Remedy:
-    cause: str  # name of the cause or event it is for
-    what: str  # a sentence that says what it changes and what one would see
-    paste: str  # lines for the trainer that wrote the run; empty where none is known
-    short: str = ""  # the same in a few words, for a headline
+    cause: str  # name of its cause or event
+    what: str  # what it changes and what to expect
+    paste: str  # lines for the trainer that wrote the run; "" if none are known
+    short: str = ""  # in a few words, for a headline
 
 
 Made = tuple[str, str, str]  # short, what, paste
@@ -41,7 +41,7 @@ Make = Callable[[Run, Judged], Made | None]
 def remedies_of(
     run: Run, judged: Judged, causes: Sequence[Cause], events: Sequence[Event]
 ) -> tuple[Remedy, ...]:
-    """What to try against the worst event and the plainest causes, each once, the first first."""
+    """Remedies for the worst events and strongest causes, without repeats, in the order to try."""
     ends = [e.name for e in events if e.severity == "broken" or e.name == "not_computed"]
     causal = [cause.name for cause in causes if cause.weight >= PLAIN]
     asked = [n for n in ends if n in FIRST] + causal + [n for n in ends if n not in FIRST]
@@ -70,22 +70,22 @@ def _flag(run: Run, key: str, n: object = "") -> str:
 
 
 def _pasted_into(run: Run) -> str:
-    """The trainer whose words repeat the run: TRL where a script of the user's own made it.
+    """The trainer whose syntax repeats the run: TRL if a user's own script made it.
 
-    Such a script leaves a config.toml, but no environment.json; its rewards are in no file.
+    Such a script leaves a config.toml but no environment.json; no file contains its rewards.
     """
     script = run.config.get("host") == "trl" and not run.environment_text
     return TRL if run.trainer == LAB and script else run.trainer
 
 
 def _again(run: Run) -> str:
-    """The command that trains once more with a run's settings."""
+    """The command that repeats a training with the run's settings."""
     config = shlex.quote(str(run.path / "config.toml"))
     return f"entrostat train --config {config} --output {shlex.quote(f'{run.path}-held')}"
 
 
 def _thermostat(run: Run, target: float | str) -> str:
-    """The thermostat added to what the run trains with, in its trainer's words."""
+    """Lines that add the thermostat to the run's method, in its trainer's syntax."""
     trainer = _pasted_into(run)
     if trainer == LAB:
         return f"{_again(run)} --method thermostat --method.target {target}"
@@ -114,12 +114,12 @@ def _thermostat(run: Run, target: float | str) -> str:
     )  # fmt: skip
 
 
-# veRL's estimators without a critic -> ours; "" for that of the thermostat itself
+# veRL's estimators without a critic -> entrostat's; "" for the thermostat's own
 _ESTIMATORS = {
     "grpo": "", "rloo": "rloo", "reinforce_plus_plus": "reinforce_pp", "grpo_passk": "grpo_passk",
     "opo": "opo",
 }  # fmt: skip
-# settings with which our trainer for veRL can be added to a run, and the values that it takes
+# values of veRL's settings with which entrostat's trainer can be added to a run
 _TAKEN = {
     "entropy_coeff": ("0", "0.0"), "strategy": ("fsdp", "fsdp2"), "use_kl_loss": ("false",),
     "use_kl_in_reward": ("false",), "adv_estimator": tuple(_ESTIMATORS),
@@ -128,14 +128,14 @@ _TAKEN = {
 
 
 def _refused(run: Run) -> bool:
-    """Whether our own trainer would refuse the run's settings, or its version is too old for it."""
+    """Whether a veRL run's settings or version rule out entrostat's trainer."""
     said = {key: run.settings[key].lower() for key in _TAKEN if key in run.settings}
     other = any(value not in _TAKEN[key] for key, value in said.items())
     return run.trainer == VERL and (other or _is_old(run))
 
 
 def _is_old(run: Run) -> bool:
-    """Whether veRL up to 0.4 wrote it, which has neither our trainer nor some of the settings."""
+    """Whether veRL up to 0.4 wrote the run; it lacks entrostat's trainer and some settings."""
     return BEFORE in run.settings
 
 
@@ -143,12 +143,12 @@ def _is_old(run: Run) -> bool:
 
 
 def _twice_the_limit(run: Run) -> int | str:
-    """Of the longest response allowed, where the log has it; else of one that was cut."""
+    """Twice the response limit in the log; else twice the length of a truncated response."""
     said = number(run.settings.get("max_response_length"))
     limit, cut = signal(run, "limit"), signal(run, "truncated")
     seen = limit is not None and cut is not None and cut.y.any()
     if limit is None and cut is not None and cut.late == 1:
-        limit, seen = signal(run, "length"), True  # every response is as long as may be
+        limit, seen = signal(run, "length"), True  # every response is at the limit
     found = said or number(run.setting("sampling", "max_new_tokens")) or (
         float(limit.y.max()) if seen and limit is not None else None
     )  # fmt: skip
@@ -171,7 +171,7 @@ _third, _tenth = _rate(3, "A_THIRD"), _rate(10, "A_TENTH")
 
 
 def _hold(run: Run, judged: Judged) -> Made | None:
-    """The thermostat, at the level from which entropy moved; else what the trainer has itself."""
+    """The thermostat, at the first entropy or a share of it; else the trainer's own remedy."""
     if run.trainer not in (LAB, TRL, VERL, "a table") or _refused(run):
         return _own_lever(run, judged)
     late = judged.onset is not None and judged.onset.low > run.metrics[0]["iteration"]
@@ -189,7 +189,7 @@ def _hold(run: Run, judged: Judged) -> Made | None:
 
 
 def _own_lever(run: Run, judged: Judged) -> Made | None:
-    """What a trainer has itself, where the thermostat does not fit the run."""
+    """The trainer's own remedy, if the thermostat does not fit the run."""
     high, low = (number(run.settings.get(f"clip_ratio_{side}")) for side in ("high", "low"))
     is_on = high is not None and high > (low or 0.2)
     known = run.trainer != VERL or not _is_old(run) or "clip_ratio_high" in run.settings
@@ -250,7 +250,7 @@ def _harder(run: Run, judged: Judged) -> Made:
 def _learn(run: Run, judged: Judged) -> Made:
     cut, score = signal(run, "truncated"), signal(run, "score")
     if score is not None and score.late == score.y.max() and score.late > floor_of(score.y):
-        return _harder(run, judged)  # every answer is right
+        return _harder(run, judged)  # all answers are right
     if cut is not None and cut.late > 0.9:
         short, what, paste = _longer(run, judged)
         return short, f"No completion ends, so none can be right. {what}", paste
@@ -303,7 +303,7 @@ def _compute(run: Run, judged: Judged) -> Made:
 def _change(
     flag: str, n: Callable[[Run], object], short: str, what: str
 ) -> Callable[[Run, Judged], Made]:
-    """A setting of the trainer's own, with a number by the log."""
+    """A remedy that changes one of the trainer's settings, with a number from the log."""
     return lambda run, judged: (short, what, _flag(run, flag, n(run)))
 
 

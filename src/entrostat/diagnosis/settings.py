@@ -1,4 +1,4 @@
-"""Settings that are advised, in the words of each trainer (docs/remedies.md)."""
+"""Settings that remedies advise, in each trainer's syntax (docs/remedies.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ LAB, TRL, VERL, SLIME, PRIME = "entrostat", "TRL", "veRL", "slime", "prime-rl"
 SWIFT, NEMO, AREAL, OPENRLHF, SKYRL = "ms-swift", "NeMo-RL", "AReaL", "OpenRLHF", "SkyRL"
 
 _VERL_FILTER = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
-# what is changed -> trainer -> its settings, with {n} for the number
+# setting -> trainer -> flag or line, with {n} for the number
 FLAGS: dict[str, dict[str, str]] = {
     "lr": {
         LAB: "--optim.lr {n}", TRL: "learning_rate={n}", SWIFT: "--learning_rate {n}",

@@ -1,4 +1,4 @@
-"""What goes with entropy in a run, found under the names that trainers give it."""
+"""Metrics of a run, found under the names that each trainer logs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..logs.importers.names import ALIASES, folded
 from ..logs.run import ENTROPIES, Run
 from .course import Array, moving_mean
 
-HUGE = 1e12  # a larger number in a log is none
+HUGE = 1e12  # larger numbers in a log are ignored
 TENTH = 10
 
 
 @dataclass(frozen=True)
 class Signal:
-    name: str  # of the metric in the log
+    name: str  # name in the log
     x: Array  # [n] iterations
     y: Array  # [n] values, finite
 
@@ -40,15 +40,15 @@ class Signal:
         return max(1, len(self.y) // TENTH)
 
     def before(self, iteration: float) -> float:
-        """Mean of up to a tenth of the run before an iteration; of the first ones at the start."""
+        """Mean of up to a tenth of the run before an iteration; at the start, `early`."""
         some = self.y[self.x < iteration][-self._tenth :]
         return float(some.mean()) if len(some) else self.early
 
 
 def signal(run: Run, what: str, least: int = 1) -> Signal | None:
-    """A quantity of a run, by a key of `ALIASES`; None where it is logged fewer times than `least`.
+    """The signal for a key of `ALIASES`; None if it is logged fewer times than `least`.
 
-    Clipping and groups without a signal are put together where they are logged in parts.
+    The clipped share and the zero-advantage share are computed from their parts if needed.
     """
     names = folded(run.names)
     known = ENTROPIES if what == "entropy" else [names[n] for n in ALIASES[what] if n in names]

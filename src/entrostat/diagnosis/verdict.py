@@ -1,8 +1,8 @@
-"""What became of a run's entropy: collapse, explosion, drift, held, or cannot tell.
+"""Verdict on a run's entropy: collapse, explosion, drift, held, or cannot tell.
 
-docs/diagnosis_rules.md has the rules. They are asked of 200 resampled courses (the pieces of
-`course`, with blocks of what they leave put back in another order); the verdict is what most of
-them say, and how sure it is their share.
+docs/diagnosis_rules.md has the rules. They are applied to 200 resampled curves: the fit of
+`course` plus a block bootstrap of its residuals. The verdict is the most frequent result; its share
+is the confidence.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from .course import Array, Course, course, line, moving_mean, onset, thinned
 Verdict = Literal["collapse", "explosion", "drift", "held", "cannot tell"]
 
 LOST, GAINED = 0.5, 1.5  # of the first entropy
-HARMFUL, SCORE_LOST = 1.2, 0.25  # a smaller rise, where the score pays for it
-TREND = 0.15  # of the entropy, over as many iterations as the run has
-NEAR = 0.1  # of the target
+HARMFUL, SCORE_LOST = 1.2, 0.25  # a smaller rise is an explosion if this share of the score is lost
+TREND = 0.15  # relative change of entropy, over the length of the run
+NEAR = 0.1  # relative distance from the target
 FEWEST = 10  # iterations
-FEW, STILL = 20, 0.2  # iterations, and how far from its first an entropy is that held in so few
-PEAK = 1.3  # times both ends: so high a maximum is told, and so low a minimum
+FEW, STILL = 20, 0.2  # iterations of a short run; relative change that separates held from drift
+PEAK = 1.3  # times both ends: a maximum so high, or a minimum so low, is reported
 SURE = 0.6
 RESAMPLED, SEED = 200, 0
-FLOOR = 0.01  # of the entropy: noise below this is not believed
-SHIFT = 0.05  # of the first entropy, under the logarithm: near zero, ratios mean nothing
+FLOOR = 0.01  # of the entropy: smallest noise assumed
+SHIFT = 0.05  # of the first entropy, added under the logarithm: near zero, ratios are meaningless
 SIGMAS = 2.0
-DROP = 0.05  # of a score's range: its least fall, which also has to be
+DROP = 0.05  # of a score's range: smallest fall that counts; it must also exceed
 NOISE = 3.0  # standard errors
-DIED = 0.5  # of the best score above its floor: what is left of a score that was lost, at most
-HURT = 0.25  # of the best score above its floor: a smaller loss is not told
+DIED = 0.5  # of the best score above its floor: a lost score lost at least this
+HURT = 0.25  # of the best score above its floor: a smaller loss is not reported
 ROSE = 0.05  # of the score's range: a smaller change counts as no change
 
 
 @dataclass(frozen=True)
 class Movement:
-    """The iteration with which what became of entropy began, and its 90% interval."""
+    """Onset of an entropy movement: iteration and 90% interval."""
 
     iteration: int
     low: int
@@ -51,17 +51,17 @@ class Movement:
 @dataclass(frozen=True)
 class Judged:
     verdict: Verdict
-    confidence: float  # share of the resampled courses with the same verdict, 0 to 1
-    others: tuple[tuple[Verdict, float], ...] = ()  # of the rest, most frequent first
-    falling: bool | None = None  # None for a run that held or says nothing
+    confidence: float  # share of the resampled curves with this verdict, 0 to 1
+    others: tuple[tuple[Verdict, float], ...] = ()  # of the other curves, most frequent first
+    falling: bool | None = None  # None if the verdict is held or cannot tell
     onset: Movement | None = None
     first: float = math.nan  # h0, nats
     last: float = math.nan  # h1, nats
-    trend: float = math.nan  # see the rules; positive upwards
-    iterations: int = 0  # logged ones that have an entropy
-    numbers: tuple[int, int] = (0, 0)  # of the first and the last of them, as the trainer counts
-    noise: float = math.nan  # standard deviation about the course, as a share of the entropy
-    peak: tuple[int, float] | None = None  # iteration, value: well above both ends, or below
+    trend: float = math.nan  # see the rules; positive if entropy rises
+    iterations: int = 0  # logged iterations with an entropy
+    numbers: tuple[int, int] = (0, 0)  # number of the first and last of them, as the trainer counts
+    noise: float = math.nan  # standard deviation about the fitted curve, relative to the entropy
+    peak: tuple[int, float] | None = None  # iteration, value: far above or below both ends
 
 
 def judge(
@@ -70,13 +70,13 @@ def judge(
     score: Sequence[float] = (),
     target: Sequence[float] = (),
 ) -> Judged:
-    """The verdict on a course of entropy.
+    """Judge an entropy curve.
 
     Args:
-        iterations: [n] numbers of the logged iterations, rising.
+        iterations: [n] numbers of the logged iterations, ascending.
         entropy: [n] finite values, nats per token.
-        score: [m] mean reward of the iterations; empty where none is logged.
-        target: [k] what a controller was to hold, nats; empty where none is logged.
+        score: [m] mean reward of the iterations; empty if not logged.
+        target: [k] target of a controller, nats; empty if not logged.
     """
     x, y = np.asarray(iterations, dtype=float), np.asarray(entropy, dtype=float)
     n = len(y)
@@ -84,7 +84,7 @@ def judge(
         return Judged("cannot tell", 1.0, iterations=n)
     places, values = thinned(x, y)
     first = max(_first(y), 1e-12)
-    # under the logarithm noise is alike at every level and a steady decay is a straight line
+    # the logarithm makes noise equal at every level, and a steady decay a straight line
     pieces = course(np.log(np.maximum(values, 0.0) / first + SHIFT), FLOOR)
     hurt = Score(np.asarray(score, dtype=float)).lost if len(score) >= FEWEST else 0.0
     goal = float(np.mean(target[-max(1, len(target) // 3) :])) if len(target) else None
@@ -95,7 +95,7 @@ def judge(
         "numbers": (round(x[0]), round(x[-1])), "peak": _peak(x, pieces, first, y),
     }  # fmt: skip
     far = abs(last / first - 1) > STILL
-    unsure = verdict == ("held" if far else "drift")  # of so few, the ends and the trend must agree
+    unsure = verdict == ("held" if far else "drift")  # in short runs ends and trend must agree
     if share < SURE or (unsure and goal is None and n < FEW):
         return Judged("cannot tell", share, ((verdict, share), *others), **known)
     if verdict == "held":
@@ -121,7 +121,7 @@ def _rules(y: Array, worth: float, score_lost: float, goal: float | None) -> Ver
 
 
 def _first(y: Array) -> float:
-    """The first value, by the line through the first five: many runs fall from the start."""
+    """First value of the line through the first five: many runs fall from the start."""
     return max(float(line(y[:5])[0]), 0.0)
 
 
@@ -130,7 +130,7 @@ def _last(y: Array) -> float:
 
 
 def _trend(y: Array, worth: float) -> tuple[float, float]:
-    """The trend of the last half and its standard error, noise being worth so much."""
+    """Trend of the last half and its standard error; `worth` is the sample size per value."""
     half = y[len(y) // 2 :]
     t = np.arange(len(half)) - (len(half) - 1) / 2
     over, level = float(t @ t), max(abs(float(half.mean())), 1e-12)
@@ -141,20 +141,20 @@ def _trend(y: Array, worth: float) -> tuple[float, float]:
 
 
 class Score:
-    """How a score went, y [n], on the scale that it was seen on."""
+    """Summary of a score curve y [n], on its recorded scale."""
 
     def __init__(self, y: Array) -> None:
         width = max(3, len(y) // 10)
         smooth, top = moving_mean(y, width), float(y.max())
-        # smoothed; the first few count on their own, as a policy may die early
+        # the first three count unsmoothed, since a policy may die early
         self.best, self.late = max(float(y[:3].mean()), float(smooth.max())), float(smooth[-1])
         self.floor = floor_of(y)
-        # from the floor to 1, or to the highest that was seen
+        # from the floor to 1, or to the highest recorded score
         self.range = (1.0 if self.floor in (0.0, -1.0) and top <= 1 else top) - self.floor
         above, fall = self.best - self.floor, self.best - self.late
-        noise = float(np.diff(y).std()) / math.sqrt(width)  # of two means' difference
+        noise = float(np.diff(y).std()) / math.sqrt(width)  # of a difference of means
         least = max(DROP * self.range, NOISE * noise)
-        # the share of the best above the floor that is gone at the end; 0 where it is noise
+        # lost share of the best score above the floor; 0 if within noise
         self.lost = fall / above if above > 0 and fall >= least else 0.0
         self.died = self.lost >= DIED
         tenth = max(1, len(y) // 10)
@@ -173,21 +173,21 @@ class Score:
 
 
 def floor_of(score: Array) -> float:
-    """The lowest value that a score can take: 0, -1, or else the lowest that was seen.
+    """The lowest value that a score can take: 0, -1, or else the lowest recorded.
 
-    Of a score about 0 that noise or a small penalty takes below it, that is 0 as well.
+    It is also 0 if noise or a small penalty takes a score slightly below 0.
     """
     low, high = float(score.min()), float(score.max())
     return 0.0 if low >= -NEAR * high else -1.0 if low >= -1 and high <= 1 else low
 
 
 def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float] | None:
-    """Iteration and value of a maximum well above both ends, or a minimum well below."""
+    """Iteration and value of a maximum far above both ends, or a minimum far below; else None."""
     fitted = first * np.maximum(np.exp(pieces.fitted) - SHIFT, 0.0)
     ends, width = (_first(y), _last(y)), max(1, len(y) // 50)
     means = moving_mean(y, width)
     high, low = int(np.argmax(means)), int(np.argmin(means))
-    # the value that is told, and the course, which is more than one iteration
+    # both the smoothed value and the fitted curve must show it, not just one iteration
     if min(float(fitted.max()), float(means[high])) >= PEAK * max(ends):
         at = high
     elif max(float(fitted.min()), float(means[low])) * PEAK <= min(ends):
@@ -200,7 +200,7 @@ def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float]
 def _resampled(
     first: float, pieces: Course, hurt: float, goal: float | None
 ) -> list[tuple[Verdict, float]]:
-    """Verdicts with their shares over resampled courses, the most frequent first."""
+    """Verdicts with their shares over resampled curves, the most frequent first."""
     rng = np.random.default_rng(SEED)
     fitted, n = pieces.fitted, len(pieces.fitted)
     left = rng.normal(0.0, FLOOR, n) if pieces.noise < FLOOR else pieces.left
@@ -213,9 +213,9 @@ def _resampled(
 
 
 def _onset(places: Array, pieces: Course, values: Array, falling: bool) -> Movement:
-    """When the movement to where entropy ended began.
+    """Onset of the movement to the final entropy.
 
-    It is looked for from the plateau (within a tenth of the movement) that held the highest value
+    The search starts at the plateau (within a tenth of the movement) around the highest value
     before a fall, or the lowest before a rise.
     """
     z = pieces.fitted if falling else -pieces.fitted
@@ -224,10 +224,10 @@ def _onset(places: Array, pieces: Course, values: Array, falling: bool) -> Movem
     lower = np.flatnonzero(z[: top + 1] < edge)
     begin = 0 if len(lower) == 0 else int(lower[-1]) + 1
     begin = min(begin, len(z) - 3)
-    # in nats, where a fall that ends near zero does not outweigh how it began
+    # fit in nats: under the logarithm, a fall to near zero would outweigh its beginning
     part = values[begin:] / max(float(np.max(values)), 1e-12)
     found = onset(part, FLOOR)
-    # tau is the plateau's last place, if it has one; a place may stand for several iterations
+    # tau is the last point of the plateau, if any; a point may stand for several iterations
     moved = begin + np.array([found.low, found.at, found.high])
     moved = np.minimum(moved + (moved > 0), len(places) - 1)
     wide = (places[1] - places[0] - 1) / 2

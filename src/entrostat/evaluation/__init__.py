@@ -1,1 +1,1 @@
-"""Measuring a policy: what is sampled, how often it is right, how different it is."""
+"""Evaluation of a policy: sampling, accuracy and diversity."""

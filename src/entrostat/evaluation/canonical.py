@@ -1,4 +1,4 @@
-"""What a response says, as its answer is counted and as it votes."""
+"""Canonical forms of responses: for counting distinct answers and for majority votes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import RunStopped, in_one_line
 from ..grading import final_answer, last_number
 from ..tasks import Task
 
-RIGHT = "\u2713 expected"  # the one right answer of a grader that knows one, however written
+RIGHT = "\u2713 expected"  # stands for every spelling of the one right answer
 
 
 def _number(text: str, places: Any) -> str | None:
@@ -25,7 +25,7 @@ def _mathematics(text: str, places: Any) -> str | None:
     return " and ".join(" ".join(str(t.value) for t in tokens(one)) for one in found) or None
 
 
-# graders that know one right answer: what a response gives as its own
+# graders with one right answer: how to extract a response's answer
 _ANSWERS: dict[str, Callable[[str, Any], str | None]] = {
     "exact": lambda text, places: final_answer(text) or None,
     "number": _number,
@@ -34,19 +34,19 @@ _ANSWERS: dict[str, Callable[[str, Any], str | None]] = {
 
 
 def forms(task: Task, responses: Sequence[str]) -> list[str | None]:
-    """How answers are counted as the same: the task's `canonical`, or the text without blanks.
+    """Form in which equal answers are counted: the task's `canonical`, or the stripped text.
 
-    None where nothing is left.
+    None if the form is empty.
     """
     return [canonical(task, text).strip() or None for text in responses]
 
 
 def votes(task: Task, responses: Sequence[str], scores: Sequence[float]) -> list[str | None]:
-    """What each response votes for in maj@k; None abstains.
+    """Vote of each response in maj@k; None abstains.
 
-    Where a grader knows one right answer ("exact", "number", "math"), what it takes to be the
-    response's answer, and all right ones are one, however they are written; of a data set of
-    reasoning-gym the final answer; else as `forms`.
+    If the grader has one right answer ("exact", "number", "math"), the vote is the extracted
+    answer, and all right answers are one vote. For reasoning-gym it is the final answer; else it is
+    the form by `forms`.
     """
     answer = _ANSWERS.get(getattr(task, "grader", ""))
     if answer is None:
@@ -61,9 +61,9 @@ def votes(task: Task, responses: Sequence[str], scores: Sequence[float]) -> list
 
 
 def extracted(task: Task, responses: Sequence[str]) -> list[str | None]:
-    """What the task's grader takes to be each response's answer; None where it finds none.
+    """Answer that the task's grader extracts from each response; None if it finds none.
 
-    Of graders that know one right answer; of others the response's final answer.
+    For graders without one right answer, the response's final answer.
     """
     find = _ANSWERS.get(getattr(task, "grader", ""), lambda text, places: final_answer(text))
     places = _places(task)
@@ -76,10 +76,10 @@ def _places(task: Task) -> dict[str, Any]:
 
 
 def canonical(task: Task, text: str, where: str = "") -> str:
-    """A response as the task's `canonical` has it; as it is where the task has none.
+    """A response in the task's canonical form; unchanged if the task has no `canonical`.
 
     Raises:
-        RunStopped: `canonical` raised, or gave no text; the message begins with `where`.
+        RunStopped: `canonical` raised or returned no string; the message begins with `where`.
     """
     of_task = getattr(task, "canonical", None)
     try:

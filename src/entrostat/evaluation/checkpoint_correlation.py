@@ -1,18 +1,18 @@
-"""What entropy says of the score over the checkpoints of runs.
+"""Relation of entropy and score over the checkpoints of runs.
 
-Spearman's rank correlation of entropy with every figure of the evaluations (PAR Tab. 1 and 4), and
-the mutual information of the score with the cumulative entropy and with the iteration, over the
-checkpoints of all runs together (REPO App. E.3, Tab. 6).
+Computes Spearman's rank correlation of entropy with every metric of the evaluations (PAR Tab. 1 and
+4), and the mutual information of the score with the cumulative entropy and with the iteration, over
+the checkpoints of all runs together (REPO App. E.3, Tab. 6).
 
-A checkpoint is a policy that was evaluated: after so many iterations, in training
-(evaluation.jsonl) or later (results.json of `entrostat eval`). Its entropies are
+A checkpoint is a policy evaluated after some iteration, in training (evaluation.jsonl) or later
+(results.json of `entrostat eval`). Its entropies are
 
-    rollouts    of the training rollouts of that policy, which are those of the next iteration
-                (`law.pairs`, too); the policy after the last iteration has none
-    responses   of what it answered in the evaluation
+    rollouts    of the policy's own training rollouts, which the next iteration samples (as in
+                `law.pairs`); the policy after the last iteration has none
+    responses   of its responses in the evaluation
     prompts     of the evaluation's prompts themselves (PAR App. C.2)
 
-and its cumulative entropy is the sum of the rollouts' entropies of the iterations that made it.
+and its cumulative entropy is the sum of the rollout entropies of the iterations up to it.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ LEAST = 16  # points below which a histogram of 4 by 4 bins says nothing
 SHUFFLES = 999
 _NEIGHBOURS = 3
 _OWN = {"entropy": "responses", "prompt_entropy": "prompts"}
-# of an evaluation, what is no score of it
+# values of an evaluation that are not scores
 _NO_FIGURE = re.compile(r"iteration|prompts|problems|k|failed|n|(base_)?prompt_entropy.*|entropy.*")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    run: str  # its run's name
-    iteration: int  # iterations that made it
-    figures: Mapping[str, float]  # avg@16, pass@16, ... of the evaluation.
-    # by the names of `ENTROPIES`, nats per token; those that are known
+    run: str  # name of its run
+    iteration: int  # iterations trained so far
+    figures: Mapping[str, float]  # avg@16, pass@16, ... of the evaluation
+    # the known ones of `ENTROPIES`, nats per token
     entropies: Mapping[str, float]
-    # sum of the rollouts' entropies up to it, nats per token; None where one lacks
+    # sum of the rollout entropies up to it, nats per token; None if one is missing
     cumulative: float | None
 
 
@@ -61,7 +61,7 @@ class Checkpoint:
 class Correlation:
     """Spearman's rank correlation of n points.
 
-    p is two-sided, of points in random order: exact up to 8 points, else by Student's t.
+    p is two-sided: an exact permutation test up to 8 points, else Student's t.
     """
 
     rho: float
@@ -73,11 +73,10 @@ class Correlation:
 class Shared:
     """Mutual information of n points, nats."""
 
-    histogram: float  # from a histogram, the first order of its bias taken off (`metrics`)
-    bins: int  # of each of the two
-    p: float  # share of orders of the scores, of 999 at random, that give as much or more
-    # by the distances to three nearest neighbours (Kraskov et al. 2004), as scikit-learn estimates
-    # it; at least 0.
+    histogram: float  # from a histogram, with the first-order bias subtracted (`metrics`)
+    bins: int  # bins of each variable
+    p: float  # permutation test with 999 random orders of the scores
+    # by the three nearest neighbours (Kraskov et al. 2004), as in scikit-learn; at least 0
     neighbours: float
     n: int
 
@@ -86,26 +85,25 @@ class Shared:
 class OfSet:
     name: str
     points: tuple[Checkpoint, ...]  # checkpoints of all runs
-    # figure -> kind of entropy -> correlation over all of them
+    # metric -> kind of entropy -> correlation over all checkpoints
     pooled: Mapping[str, Mapping[str, Correlation]]
-    runs: Mapping[str, Mapping[str, Mapping[str, Correlation]]]  # run -> the same over its own
-    score: str | None  # the figure of `shared`, avg@k
-    # "cumulative" and "iteration" -> what they share with the score; empty where there are too few
-    # points
+    runs: Mapping[str, Mapping[str, Mapping[str, Correlation]]]  # run -> the same within it
+    score: str | None  # the metric used in `shared`, avg@k
+    # "cumulative" and "iteration" -> mutual information with the score; empty with too few points
     shared: Mapping[str, Shared] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # sentences
 
     def mean_of_runs(self, figure: str, kind: str) -> float | None:
-        """Mean of the runs' own correlations (PAR App. C.1 gives such); None of fewer than two."""
+        """Mean of the correlations within runs, as in PAR App. C.1; None for fewer than two."""
         found = [one[figure][kind].rho for one in self.runs.values() if kind in one.get(figure, {})]
         return sum(found) / len(found) if len(found) > 1 else None
 
 
 def over(paths: Sequence[str | Path]) -> list[OfSet]:
-    """Read runs and results, and relate entropy and score on every set that they share.
+    """Read runs and results, and relate entropy and score on every evaluation set.
 
-    A path is a directory of a run, of a study (its runs), or of `entrostat eval` (its results, also
-    of several models). Where a run and results of it are both named, both count.
+    A path is the directory of a run, of a study (all its runs), or of `entrostat eval` (results of
+    one or more models). If a run and its results are both named, both count.
     """
     found: dict[str, list[Checkpoint]] = {}
     for path in map(Path, paths):
@@ -137,9 +135,9 @@ def checkpoints_of_run(run: Run) -> list[tuple[str, Checkpoint]]:
 
 
 def checkpoints_of_results(path: Path) -> list[tuple[str, Checkpoint]]:
-    """What `entrostat eval` found of a run's checkpoint; none where it was of another model.
+    """Checkpoint in a results.json of `entrostat eval`; empty if the model is not from a run.
 
-    The rollouts' entropies are read from the run, where it is still there.
+    The rollout entropies are read from the run, if it still exists.
     """
     data = read_json(path)
     try:
@@ -161,7 +159,7 @@ def checkpoints_of_results(path: Path) -> list[tuple[str, Checkpoint]]:
 
 
 def rollout_entropies(run: Run) -> dict[int, float]:
-    """Entropy of the rollouts by iteration: exact, else sampled, else as it was logged."""
+    """Rollout entropy by iteration: exact, else sampled, else as logged."""
     for key in ROLLOUTS:
         x, y = run.series(key)
         if x:
@@ -240,7 +238,7 @@ def _notes(
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> Correlation | None:
-    """Spearman's rank correlation of two figures [n]; None of fewer than 3 points or a constant.
+    """Spearman's rank correlation of x [n] and y [n]; None for n < 3 or a constant.
 
     Example:
         >>> spearman([1, 2, 3, 4], [2, 4, 8, 16])  # p: 2 of 24 orders
@@ -253,11 +251,11 @@ def spearman(x: ArrayLike, y: ArrayLike) -> Correlation | None:
 
 
 def shared_information(x: ArrayLike, score: ArrayLike, seed: int = 0) -> Shared:
-    """Mutual information of a figure and the score, [n] each, estimated in two ways.
+    """Mutual information of x [n] and the score [n], estimated in two ways.
 
-    REPO takes histograms and names neither bins nor unit; here as many bins as leave a point per
-    cell (`bins_for`). The estimates differ where points are few: that is what they are beside each
-    other for. `seed` is of the orders at random, and of the noise that parts equal values.
+    REPO uses histograms and states neither bins nor unit; here there is at least one point per cell
+    on average (`bins_for`). With few points the two estimates differ, which shows how uncertain
+    they are. `seed` drives the permutations and the noise that breaks ties.
     """
     with extra("eval", "mutual information"):
         from sklearn.feature_selection import mutual_info_regression
@@ -276,5 +274,5 @@ def shared_information(x: ArrayLike, score: ArrayLike, seed: int = 0) -> Shared:
 
 
 def bins_for(points: int) -> int:
-    """Bins of a histogram of two figures: a cell has a point or more on average."""
+    """Bins per variable of a 2-D histogram: 2 to 10, on average a point or more per cell."""
     return max(2, min(10, math.isqrt(points)))

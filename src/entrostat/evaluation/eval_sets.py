@@ -1,8 +1,7 @@
-"""The sets that a policy is measured on in training: the task's own splits, or those of `[[eval]]`.
+"""Evaluation sets used in training: the task's own splits, or those of `[[eval]]`.
 
-A set's own settings take the place of the run's where its prompts are sampled. What is measured of
-its responses, their entropy say, stays that of the policy at the run's temperature, so that one
-figure is comparable over sets and with the rollouts'.
+A set's own settings override the run's for sampling. Metrics of its responses, such as entropy, are
+still measured at the run's temperature, so they are comparable between sets and with the rollouts.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ FIGURES = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
 
 @dataclass(frozen=True)
 class ResolvedEvalSet:
-    name: str  # in rows and figures
+    name: str  # used in rows and figures
     task: Task
     split: str
-    config: TrainConfig  # the run's, with the set's own settings in it
-    run: TrainConfig  # the run's own, at whose temperature entropies are taken
+    config: TrainConfig  # the run's configuration with the set's settings
+    run: TrainConfig  # the run's own; its temperature is used for entropies
     score: Scorer
-    greedy: bool = False  # whether the likeliest token is taken each time
+    greedy: bool = False  # whether decoding is greedy
 
     @property
     def count(self) -> int:
@@ -39,13 +38,13 @@ class ResolvedEvalSet:
         return asked if size is None else min(asked, size)
 
     def due(self, iteration: int) -> bool:
-        """Whether it is evaluated after an iteration; the last one always is, and 0, none yet."""
+        """Whether the set is evaluated after an iteration; 0 and the last always are."""
         every = self.config.eval.every
         return iteration in (0, self.config.iterations) or bool(every and iteration % every == 0)
 
 
 class ResolvedEvalSets(ExitStack):
-    """A run's sets in the order of evaluation, and the worker processes of other tasks' scorers."""
+    """A run's sets in order of evaluation; owns the worker processes of other tasks' scorers."""
 
     def __init__(self, sets: Sequence[ResolvedEvalSet], scorers: Sequence[Scorer] = ()) -> None:
         super().__init__()
@@ -100,7 +99,7 @@ def check_best(best: str, names: Sequence[str]) -> None:
 
 
 def check_prompts(sets: Iterable[ResolvedEvalSet], policy: Policy) -> None:
-    """Refuse prompts of `[[eval]]` that the policy cannot be given, before a run begins."""
+    """Raise ValueError, before a run begins, if prompts of `[[eval]]` do not fit the policy."""
     for one in sets:
         if one.config.eval.sets:
             examples = [example(one.task, i, one.split) for i in range(one.count)]
@@ -124,7 +123,7 @@ def _resolved(
         raise ValueError(unknown(f"split of task {task.name!r}:", split, splits))
     name = f"{task.name}/{one.split}" if one.split else task.name
     sampling, prompt = config.sampling, config.prompt
-    if foreign:  # its own words on how it is asked come before those made for the run's task
+    if foreign:  # the other task's prompt and stop settings override the run's
         sampling = replace(sampling, max_new_tokens=None, stop=None)
         chat = getattr(task, "chat", None)
         prompt = prompt if chat is None else replace(prompt, chat=chat)

@@ -1,6 +1,6 @@
-"""The lab as an engine of `entrostat eval`: a policy loaded, sampled and measured.
+"""The lab as an engine of `entrostat eval`: load, sample and measure a policy.
 
-Shapes: B responses, T tokens of one at most, D the model's width.
+Shapes: B responses, T tokens at most, D the model's width.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Say = Callable[[str], None]
 
 
 def load(subject: EvaluatedModel, config: EvalConfig, say: Say) -> Policy:
-    """The policy that is evaluated; how it computes is written into `config`."""
+    """Load the policy to evaluate; writes its precision and threads into `config`."""
     own = _settings(config, subject.config)
     own.model = subject.model
     choose_precision(own, say)
     if subject.checkpoint is None:
-        own.lora.rank = 0  # a final model has its adapters merged in
+        own.lora.rank = 0  # the adapters of a final model are merged
         policy = load_policy(own)
     else:
         try:
@@ -56,7 +56,7 @@ def load(subject: EvaluatedModel, config: EvalConfig, say: Say) -> Policy:
 
 
 def fingerprint(policy: Policy) -> str:
-    """SHA-256 over a few thousand values of every tensor: another policy has another one."""
+    """SHA-256 over a few thousand values of every tensor, to identify a policy."""
     digest = hashlib.sha256()
     for name, tensor in sorted(policy.model.state_dict().items()):
         flat = tensor.detach().flatten()
@@ -66,7 +66,7 @@ def fingerprint(policy: Policy) -> str:
 
 
 class SetSettings:
-    """Of a sampler, how it settles a set: the run's own settings, with those that were given."""
+    """Resolves a sampler's settings for a set: the run's, overridden by those given."""
 
     def __init__(
         self, tokenizer: Any, config: EvalConfig, subject: EvaluatedModel | None = None
@@ -86,7 +86,7 @@ class SetSettings:
         }
 
     def _of(self, one: ProblemSet, decoding: Decoding) -> TrainConfig:
-        """What ends a response is as given, else on a run's own task as it trained."""
+        """Settings for one set; length and stop default to the run's only on the run's own task."""
         own, config = copy.deepcopy(self._shared), self._config
         trained = own.sampling if one.task_name == own.task["name"] else Sampling()
         own.task = {"name": one.task_name}
@@ -101,10 +101,10 @@ class SetSettings:
 
 
 class LabSampler(SetSettings):
-    """Samples with a key-value cache, then measures what was sampled in passes of its own.
+    """Samples with a key-value cache, then measures the samples in separate forward passes.
 
-    `subject` is what is evaluated, for its run's prompts and for messages; `base` is the model
-    whose entropy on the prompts is measured as well.
+    `subject` is the evaluated model, for its run's prompt settings and for messages. `base` is a
+    model whose entropy on the prompts is measured as well.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LabSampler(SetSettings):
         new = new_tokens(one.task, own, one.split)
         try:
             prompts = encode(policy, own, asked.examples, new)
-        except RunStopped as error:  # its flag has another name here
+        except RunStopped as error:  # `entrostat eval` names the flag differently
             words = str(error).replace("--sampling.max-new-tokens", "--max-new-tokens")
             raise RunStopped(f"{one.name}: {words}") from error
         numbers = None
@@ -172,16 +172,16 @@ class LabSampler(SetSettings):
 
 @torch.no_grad()
 def mean_pooled(policy: Policy, sequences: Sequences, micro_batch: int) -> Tensor:
-    """The mean of what the model's head sees at a response's own tokens: [B, D] float32, CPU.
+    """Mean of the last hidden states at a response's own tokens: [B, D] float32, CPU.
 
-    The last token is left out, for the model is not run on it; a response of one token is
-    represented by the end of its prompt.
+    The last token is left out, because the model is not run on it. A response of one token is
+    represented by the last token of its prompt.
     """
     rows = torch.arange(len(sequences.mask), device=sequences.mask.device)
     found = []
     for part in rows.split(micro_batch):
         own = sequences[part]
-        hidden = policy.hidden(own).float()  # of the places that predict each response token
+        hidden = policy.hidden(own).float()  # at the positions that predict each response token
         owner = own.mask.nonzero()[:, 0]
         count = own.mask.sum(-1)
         start = torch.ones_like(owner, dtype=torch.bool)
@@ -194,10 +194,10 @@ def mean_pooled(policy: Policy, sequences: Sequences, micro_batch: int) -> Tenso
 
 
 def clusters(embeddings: ArrayLike, distance: float) -> list[int]:
-    """A number for the meaning of each response [k, D], counted in the order of their appearance.
+    """Cluster responses by their embeddings [k, D]; returns k labels, numbered by first appearance.
 
-    Agglomerative clustering with average linkage: two clusters become one while the mean cosine
-    distance between their members is at most `distance`, 0 to 2; a row of zeros is 1 from others.
+    Agglomerative clustering with average linkage: two clusters are merged while the mean cosine
+    distance of their members is at most `distance`, 0 to 2. A row of zeros has distance 1.
 
     Example:
         >>> clusters([[1, 0], [0, 1], [1, 0.01]], 0.1)

@@ -1,4 +1,4 @@
-"""Measuring the policy on prompts it is not trained on."""
+"""Evaluation of the policy during training, on held-out prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .canonical import canonical
 from .eval_sets import ResolvedEvalSet
 from .metrics import avg_at_k, pass_at_k
 
-MOST = 32  # different right answers of a prompt that are kept
+MOST = 32  # most distinct right answers kept per prompt
 _LABEL, _QUESTION, _ANSWER = 24, 80, 80  # characters kept of each
 
 
@@ -32,12 +32,12 @@ def evaluate(
     policy: Policy, sets: Iterable[ResolvedEvalSet], iteration: int, progress: Progress,
     answers: JsonLines | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Sample the prompts of some sets; one row of figures per set.
+    """Sample the prompts of some sets; returns one row of metrics per set.
 
-    avg@k and pass@k with k = `eval.samples`, distinct right answers per prompt, `entropy` of the
-    responses (exact, the mean over their tokens, nats) and `prompt_entropy`, that of the prompts
-    themselves (the mean of `prompt_entropies`). The prompts and the random stream are the same at
-    every iteration. `answers` takes what the policy said: a line per prompt (`line_of`).
+    A row has avg@k and pass@k with k = `eval.samples`, distinct right answers per prompt, `entropy`
+    of the responses (exact, mean over tokens, nats) and `prompt_entropy` (mean of
+    `prompt_entropies`). Prompts and random stream are the same at every iteration. `answers`
+    receives one line per prompt (`line_of`).
     """
     rows = []
     for one in sets:
@@ -66,7 +66,7 @@ def evaluate(
         if answers is not None:
             each = zip(lines, of_prompts, strict=True)
             answers.append([line | {"prompt_entropy": h} for line, h in each])
-        if iteration < config.iterations:  # the last is shown against the first, when all is over
+        if iteration < config.iterations:  # the last is shown at the end, against the first
             progress.note(f"{one.name}: {figures(rows[-1])}")
     return rows
 
@@ -75,9 +75,9 @@ def summarized(
     one: ResolvedEvalSet, iteration: int, examples: Mapping[int, Example],
     texts: Sequence[Sequence[str]], scores: Sequence[Sequence[float]],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:  # fmt: skip
-    """A set's row of figures and a line per prompt, from k texts and scores of each.
+    """A set's row of metrics and one line per prompt, from k texts and k scores per prompt.
 
-    `examples` are the prompts by their places in the set.
+    `examples` maps a prompt's index in the set to the prompt.
     """
     k, prompts = one.config.eval.samples, len(examples)
     head = {"iteration": iteration, "set": one.name, "split": one.split}
@@ -96,18 +96,16 @@ def summarized(
 
 
 def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConfig) -> Tensor:
-    """Entropy of the policy on prompts (PAR App. C.2 and C.3), one number per prompt.
+    """Entropy of the policy on its prompts (PAR App. C.2 and C.3), one number per prompt.
 
-    The mean of the exact next-token entropy over the places that predict the prompt's own tokens:
-    all but the first, before which there is nothing, and not the last place, which predicts the
-    response. At the sampling temperature, as all entropies here; a chat template's tokens are the
-    prompt's. PAR does not say how it takes its mean; one number per prompt is what its C.3 sets
-    against a prompt's accuracy.
+    It is the mean of the exact next-token entropy over the positions that predict the prompt's own
+    tokens, all but the first, at the sampling temperature. Tokens of a chat template belong to the
+    prompt. PAR does not specify its mean; its C.3 compares one number per prompt with accuracy.
 
     Returns:
         [len(prompts)] float32, nats; nan for a prompt of one token.
     """
-    # to the policy, a prompt of one token and the rest of it as the completion
+    # pass the first token as the prompt and the rest as the completion
     as_completions = Sequences.ragged(
         [ids[:1] for ids in prompts], [ids[1:] for ids in prompts], range(len(prompts)),
         policy.pad, policy.device,
@@ -124,7 +122,7 @@ def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConf
 def count_right(
     task: Task, completions: Sequence[str], scores: Sequence[float], iteration: int
 ) -> Counter[str]:
-    """How often each right answer was given; those with the same `task.canonical` are one."""
+    """Count of each distinct right answer, by `task.canonical`."""
     where = f"iteration {iteration}, evaluation: "
     return Counter(
         canonical(task, completion, where)
@@ -134,11 +132,11 @@ def count_right(
 
 
 def line_of(example: Example, counts: Counter[str], k: int) -> dict[str, Any]:
-    """What the policy said to one prompt, of k samples.
+    """Summary of the k samples of one prompt.
 
-    `label` and `question` (the prompt's last line) for a figure; `right`, the right answers with
-    their counts, the largest first; `more`, how many others there were; `wrong`, the samples that
-    were not right. Long texts are cut; of those that a cut makes equal the largest is kept.
+    `label` and `question` (the prompt's last line) are for figures. `right` has the most frequent
+    right answers with their counts, `more` the number of further ones, `wrong` the number of wrong
+    samples. Long texts are cut; of answers equal after the cut, the most frequent is kept.
     """
     lines = [line.strip() for line in example.prompt.splitlines() if line.strip()]
     question = lines[-1] if lines else ""

@@ -1,8 +1,8 @@
-"""Results and responses as lm-evaluation-harness writes them, for the tools that read its files.
+"""Export of results and responses in the format of lm-evaluation-harness.
 
-A directory per model with `results_DATE.json` and `samples_SET_DATE.jsonl`: the layout of its
-`EvaluationTracker` (0.4). A figure's standard error is that of the bootstrap's normal
-approximation, a quarter of the width of the 95% interval, nearly.
+Each model has a directory with `results_DATE.json` and `samples_SET_DATE.jsonl`, the layout of
+`EvaluationTracker` (0.4). Standard errors use the bootstrap's normal approximation: the width of
+the 95% interval over 3.92.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ VERSION = 1
 
 
 def export(directory: Path, results: Mapping[str, Any]) -> Path:
-    """Write a subject's evaluation as lm-eval's; what was exported before is replaced.
+    """Write a model's evaluation in lm-eval's format; replaces an earlier export.
 
-    `directory` has `results.json`, whose content is `results`, and `responses/`.
+    `directory` contains `results.json`, with the content `results`, and `responses/`.
     """
     place = directory / DIRECTORY / _safe(str(results["model"]))
     make_directory(place)
@@ -94,7 +94,7 @@ def samples(
             "target": target,
             "arguments": {"gen_args_0": {"arg_0": prompt, "arg_1": arguments}},
             "resps": [line["responses"]],
-            # as lm-eval says that a filter found nothing
+            # lm-eval's marker for a filter without result
             "filtered_resps": [one or "[invalid]" for one in line["extracted"]],
             "filter": "none",
             "metrics": metrics,

@@ -20,15 +20,15 @@ from .statistics import number_lists
 
 Response = str | Sequence[Hashable]  # a text, or its tokens
 
-# those of sacrebleu that need neither another package nor a download
+# tokenizers of sacrebleu that need no other package and no download
 _TOKENIZERS = ("13a", "char", "intl", "none", "zh")
 
 
 def avg_at_k(correct: Sequence[Sequence[float]] | np.ndarray) -> float:
-    """Mean score over all samples, [prompts, k] numbers in 0..1 -> a number (avg@k).
+    """Mean score over all samples: avg@k of [prompts, k] numbers in 0..1.
 
     Raises:
-        ValueError: nothing to average.
+        ValueError: no samples.
     """
     scores = np.asarray(correct, dtype=np.float64)
     if scores.size == 0:
@@ -39,7 +39,7 @@ def avg_at_k(correct: Sequence[Sequence[float]] | np.ndarray) -> float:
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Unbiased estimate of pass@k from n samples of which c are right.
 
-    1 - C(n - c, k) / C(n, k), Chen et al. (arXiv 2107.03374), in whole numbers: pass@1 is avg@n.
+    1 - C(n - c, k) / C(n, k), Chen et al. (arXiv 2107.03374), in integers, so pass@1 is avg@n.
 
     Raises:
         ValueError: unless 0 <= c <= n and 1 <= k <= n.
@@ -55,30 +55,30 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def distinct_correct(samples: Sequence[Hashable], correct: Sequence[float]) -> int:
-    """How many different right answers there are among the samples of one prompt."""
+    """Number of distinct right answers among the samples of one prompt."""
     return len({s for s, ok in zip(samples, correct, strict=True) if ok >= 1})
 
 
 def ngram_diversity(responses: Sequence[Response], n: int = 4, tokenize: str = "13a") -> float:
-    """Share of different n-grams among all n-grams of the responses, in (0, 1].
+    """Share of distinct n-grams among all n-grams of the responses, in (0, 1].
 
-    PAR App. C.1, Eq. 8 (Li et al., 2016): unique n-grams of an order over all of that order. The
-    formula and the orders are lost in the paper's extracted text; settled here as the mean over
-    the orders 1 to n, with n = 4 as in its Self-BLEU, so that the figure stays a proportion. (Some
+    PAR App. C.1, Eq. 8 (Li et al., 2016): distinct n-grams of an order over all of that order. The
+    formula and the orders are missing from the paper's extracted text. This function takes the mean
+    over the orders 1 to n, with n = 4 as in PAR's Self-BLEU, so the value is a proportion. (Others
     take the sum over the orders: n times this.) N-grams are pooled over the responses and do not
-    cross from one to the next; an order that no response is long enough for is left out.
+    cross from one to the next. An order that no response is long enough for is left out.
 
-    The share falls as text grows longer: compare equal numbers of responses of like length. The
-    responses should be of one prompt; over several prompts, average the prompts' figures.
+    The share falls as texts get longer: compare equal numbers of responses of similar length. The
+    responses should belong to one prompt; over several prompts, average the values.
 
     Args:
-        responses: k texts, or k sequences of tokens (ids, say), which are taken as they are.
+        responses: k texts, or k sequences of tokens such as ids, used as they are.
         n: largest order.
-        tokenize: how texts become words: sacrebleu's "13a" (words and punctuation), "char",
-            "intl", "zh" or "none" (at spaces).
+        tokenize: tokenizer for texts: sacrebleu's "13a" (words and punctuation), "char", "intl",
+            "zh" or "none" (split at spaces).
 
     Raises:
-        ValueError: n below 1, an unknown tokenizer, a lone text, or not one word in all responses.
+        ValueError: n below 1, an unknown tokenizer, a single text, or no word in any response.
 
     Example:
         >>> ngram_diversity(["a b", "a c"], n=1)  # a, b and c of four words
@@ -108,29 +108,28 @@ def self_bleu(
     tokenize: str = "13a",
     smooth: Literal["floor", "exp", "none"] = "floor",
 ) -> float:
-    """Mean BLEU of each response against all others as references, in [0, 1]; 1: all alike.
+    """Mean BLEU of each response against all others as references, in [0, 1]; 1 if all are equal.
 
     PAR App. C.1 (Zhu et al., 2018, arXiv 1802.01886). PAR's "BLEU scores, averaged over 1- to
-    4-gram" is taken at its word: the mean of BLEU-1, ..., BLEU-4, where BLEU-i is the brevity
-    penalty times the geometric mean of the clipped precisions of orders 1 to i.
-    `average="geometric"` is BLEU-n alone, the usual BLEU.
+    4-gram" is read literally: the mean of BLEU-1, ..., BLEU-4, where BLEU-i is the brevity penalty
+    times the geometric mean of the clipped precisions of orders 1 to i. `average="geometric"` is
+    BLEU-n alone, the usual BLEU.
 
     BLEU is sacrebleu's sentence BLEU over 100, with the closest reference length. An order without
-    a match counts as 0.1 matches (`smooth="floor"`, as in the code of Zhu et al.); a response
-    without any word in common with another, an empty one too, has 0. Orders longer than the
-    response are left out (`effective_order`). Counts are shared between the k responses, so that
-    time grows with k and not with k^2.
+    a match counts as 0.1 matches (`smooth="floor"`, as in the code of Zhu et al.). A response that
+    shares no word with another, or is empty, has BLEU 0. Orders longer than the response are left
+    out (`effective_order`). The k responses share their counts, so time grows with k, not k^2.
 
     Args:
         responses: k >= 2 texts of one prompt, or k sequences of tokens; over several prompts,
-            average the prompts' figures.
+            average the values.
         n: largest order.
         average: "orders" or "geometric".
         tokenize: as in `ngram_diversity`.
         smooth: sacrebleu's smoothing of orders without a match.
 
     Raises:
-        ValueError: fewer than two responses, a lone text, n below 1, an unknown name.
+        ValueError: fewer than two responses, a single text, n below 1, an unknown name.
 
     Example:
         >>> self_bleu(["a b c d", "a b c d"])
@@ -175,21 +174,21 @@ def mutual_information(
     """Mutual information of two variables from their histogram, in nats.
 
     I = sum over cells of p_ij ln(p_ij / (p_i p_j)), p the shares of the N pairs in a grid of bins
-    of equal width from the least to the largest value. REPO App. E.3, Tab. 6 estimates with
-    histograms what the test accuracy of checkpoints says about the iteration and about the
-    cumulative entropy up to there (`numpy.cumsum` of the entropies); it names neither bins nor
-    unit, so that figures compare within one setting only.
+    of equal width from the smallest to the largest value. REPO App. E.3, Tab. 6 estimates in this
+    way the information between the test accuracy of checkpoints and the iteration, or the
+    cumulative entropy up to it (`numpy.cumsum` of the entropies). It states neither bins nor unit,
+    so values are comparable only within one setting.
 
-    The estimate is biased upwards: of independent variables it is about
-    (K_x - 1)(K_y - 1) / (2 N) nats above 0, K the bins in use. `correct_bias` subtracts the first
-    order, (K_xy - K_x - K_y + 1) / (2 N), K_xy the cells in use (Miller 1955); the result may then
-    be below 0. With sparse cells, N below about K_x K_y, either figure says little.
+    The estimate is biased upwards: for independent variables by about (K_x - 1)(K_y - 1) / (2 N)
+    nats, K the bins in use. `correct_bias` subtracts the first order,
+    (K_xy - K_x - K_y + 1) / (2 N), K_xy the cells in use (Miller 1955); the result may then be
+    below 0. With sparse cells, N below about K_x K_y, neither estimate is reliable.
 
     Args:
         x: [N].
         y: [N], of the same points.
-        bins: bins of each, or (of x, of y).
-        correct_bias: subtract the first order of the bias.
+        bins: bins for both, or (for x, for y).
+        correct_bias: subtract the first-order bias.
 
     Raises:
         ValueError: not two lists of equal length, not finite, empty, or bins below 1.
@@ -218,20 +217,20 @@ def mutual_information(
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Log-probs of right and of wrong responses. Figures of a side without responses are NaN.
+    """Log-probs of right and wrong responses. Values of a side without responses are NaN.
 
     Attributes:
         right: [R] float64, mean log-prob per token of each right response, nats.
-        wrong: [W] float64, the same of wrong ones.
+        wrong: [W] float64, the same for wrong responses.
         right_mean: mean of `right`.
         wrong_mean: mean of `wrong`.
-        gap: right_mean - wrong_mean; above 0 where right responses are the likelier ones. PAR
-            calls it miscalibration when this narrows.
-        auc: probability that a right response has a higher log-prob than a wrong one, equal ones
-            counting half; 0.5 where log-probs do not tell them apart. Unlike the gap it does not
-            depend on the scale of the log-probs.
-        edges: [bins + 1] nats, common bins of the figure.
-        right_density: [bins] density of `right`, a nat; its integral is 1.
+        gap: right_mean - wrong_mean; above 0 if right responses are likelier. PAR calls a shrinking
+            gap miscalibration.
+        auc: probability that a right response has a higher log-prob than a wrong one, ties counting
+            half; 0.5 if log-probs do not separate them. Unlike the gap, it does not depend on the
+            scale of the log-probs.
+        edges: [bins + 1] nats, edges of the common bins.
+        right_density: [bins] density of `right`, per nat; its integral is 1.
         wrong_density: [bins] density of `wrong`.
     """
 
@@ -247,18 +246,17 @@ class Calibration:
 
 
 def calibration(logp: ArrayLike, score: ArrayLike, bins: int = 30) -> Calibration:
-    """Log-probs of right responses against those of wrong ones (PAR 5.3, Fig. 2 and 23).
+    """Compare log-probs of right and wrong responses (PAR 5.3, Fig. 2 and 23).
 
-    A well calibrated policy gives right responses the higher probability. A response's figure is
-    its mean log-prob per token under the policy that wrote it, so that long responses are not
-    unlikely for their length alone; every response has the same weight. The paper shows the two
-    distributions and gives no number: `gap` is its "probability gap", in log-probs as its figures
-    are; `auc` is added here.
+    A well-calibrated policy gives right responses higher probability. Each response counts once, by
+    its mean log-prob per token under the policy that wrote it, so length alone does not make it
+    unlikely. The paper shows the two distributions and gives no number. `gap` is its "probability
+    gap", in log-probs as in its figures; `auc` is an addition.
 
     Args:
         logp: [N] mean log-prob per token of each response, nats, at most 0.
         score: [N] rewards; a response is right from 1 on, as in `distinct_correct`.
-        bins: bins of the figure, from the least to the largest log-prob.
+        bins: bins of the densities, from the smallest to the largest log-prob.
 
     Raises:
         ValueError: not two lists of equal length, empty, not finite, a log-prob above 0, or bins
@@ -270,7 +268,7 @@ def calibration(logp: ArrayLike, score: ArrayLike, bins: int = 30) -> Calibratio
         (0.2, 0.75)
     """
     values, scores = number_lists("calibration", logp=logp, score=score)
-    if values.max() > 1e-3:  # log-probs near 0 may round to above it
+    if values.max() > 1e-3:  # rounding may take log-probs slightly above 0
         raise ValueError(
             f"calibration: logp[{int(values.argmax())}] is {values.max():g}, above 0; give "
             "log-probs in nats, not probabilities or negative log-probs"
@@ -310,7 +308,7 @@ def _words(where: str, responses: Sequence[Response], tokenize: str) -> list[Seq
 
 
 def _as_tokens(response: Any) -> list[Hashable]:
-    """Plain values: elements of a tensor are never equal as keys."""
+    """Convert to plain values: tensor elements are never equal as keys."""
     return response.tolist() if hasattr(response, "tolist") else list(response)
 
 
@@ -319,7 +317,7 @@ def _ngrams(words: Sequence[Hashable], order: int) -> zip[tuple[Hashable, ...]]:
 
 
 def _two_largest(counts: Sequence[Counter[Any]]) -> dict[Any, tuple[int, int]]:
-    """The largest count of each n-gram in one response, and the next largest in another."""
+    """For each n-gram, its largest count in a response, and its largest in any other."""
     found: dict[Any, tuple[int, int]] = {}
     for count in counts:
         for gram, times in count.items():
@@ -329,17 +327,17 @@ def _two_largest(counts: Sequence[Counter[Any]]) -> dict[Any, tuple[int, int]]:
 
 
 def _clipped(count: Counter[Any], most: dict[Any, tuple[int, int]]) -> int:
-    """Matches of one response's n-grams, each clipped at its largest count in another response."""
+    """Matches of one response's n-grams, each clipped at its largest count in the others."""
     total = 0
     for gram, times in count.items():
         first, second = most[gram]
-        # its own count is the largest: the others have at most the next
+        # if this response has the largest count, the others have at most the second
         total += second if times == first else times
     return total
 
 
 def _closest_other(length: int, lengths: Counter[int]) -> int:
-    """Length of another response that is nearest; of two as near, the shorter."""
+    """Closest length of another response; the shorter of two equally close ones."""
     if lengths[length] > 1:
         return length
     return min((other for other in lengths if other != length), key=lambda o: (abs(o - length), o))

@@ -1,4 +1,4 @@
-"""What is evaluated, a model or a run at a checkpoint, on which sets; what it is asked and says."""
+"""Evaluated models (a model, or a run at a checkpoint), problem sets, and batches of problems."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps on
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    spec: str  # as it was named
-    name: str  # of its directory; no two of an evaluation share it
-    model: str  # a directory or a name to load
-    run: Path | None = None  # the run it is of
-    # of the run; None for its final model where the run does not say, or no run
+    spec: str  # as given on the command line
+    name: str  # name of its output directory, unique in an evaluation
+    model: str  # directory or name to load
+    run: Path | None = None  # its run
+    # of the run; None without a run, or if a final model does not record it
     iteration: int | None = None
-    # weights over `model`'s, as a checkpoint has them; None for the model as it is
+    # checkpoint whose weights replace those of `model`; None for the model unchanged
     checkpoint: Path | None = None
     config: TrainConfig | None = None  # the run's
 
@@ -40,10 +40,9 @@ class EvaluatedModel:
 
 
 def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[EvaluatedModel]:
-    """What words of the command line name: MODEL, RUN or RUN@CHECKPOINT (`entrostat eval --help`).
+    """Models named on the command line: MODEL, RUN or RUN@CHECKPOINT (`entrostat eval --help`).
 
-    With `checkpoints` each RUN stands for all of its checkpoints, the model it began with first and
-    the final one last.
+    With `checkpoints`, each RUN stands for all its models, from the initial to the final one.
     """
     found: dict[str, EvaluatedModel] = {}
     for one in (one for spec in specs for one in _of(spec, checkpoints)):
@@ -54,7 +53,7 @@ def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[Ev
 
 
 def iterations(run: Path) -> list[int]:
-    """Of the checkpoints that a run keeps, the first first."""
+    """Iterations of a run's checkpoints, ascending."""
     stems = [p.stem for p in (run / "checkpoints").glob("*.json")]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
 
@@ -69,7 +68,7 @@ def _of(spec: str, checkpoints: bool) -> list[EvaluatedModel]:
     run = Path(spec)
     if not checkpoints:
         return [_at(run, FINAL, spec)]
-    kept = iterations(run)  # empty for TRL and veRL, whose checkpoints have another form
+    kept = iterations(run)  # empty for TRL and veRL, whose checkpoints have another format
     found = [_at(run, str(i), f"{spec}@{i}") for i in (0, *kept)]
     last = _iteration(run / FINAL)
     return (
@@ -110,7 +109,7 @@ def _instead(run: Path) -> str:
 
 
 def _iteration(directory: Path) -> int | None:
-    """After which a model was written; None where it does not say."""
+    """Iteration after which a model was saved; None if it is not recorded."""
     about = read_json(directory / "entrostat.json")
     done = about.get("iteration", about.get("iterations"))
     return done if type(done) is int and done >= 0 else None
@@ -122,10 +121,10 @@ def _safe(text: str) -> str:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    name: str  # NAME/SPLIT, as results call it; of a bare file, all of which is asked, its own
+    name: str  # NAME/SPLIT, used in results; for a bare file, the file's name
     task: Task
     split: str
-    options: Mapping[str, Any] = field(default_factory=dict)  # the task's own parameters, as given
+    options: Mapping[str, Any] = field(default_factory=dict)  # the task's parameters, as given
 
     @property
     def task_name(self) -> str:
@@ -136,7 +135,7 @@ class ProblemSet:
         return re.sub(r"[^\w.+=-]+", "_", self.name) + ".jsonl"
 
     def count(self, most: int | None) -> int:
-        """Problems to ask: all, or the first `most`; `ENDLESS` where there is no end."""
+        """Number of problems: all, or the first `most`; `ENDLESS` if neither ends."""
         size = self.task.size(self.split)
         if size is None:
             return ENDLESS if most is None else most
@@ -145,7 +144,7 @@ class ProblemSet:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a policy at once: problems of a set, by their numbers in it."""
+    """A batch of problems of a set; `problems` are their indices in it."""
 
     set: ProblemSet
     decoding: Decoding
@@ -156,29 +155,29 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a policy said to one problem: lists of its k responses, in order."""
+    """A policy's k responses to one problem; each list is in their order."""
 
     responses: list[str]
-    tokens: list[int]  # of each response, how many
-    finished: list[bool]  # whether each came to an end of its own
-    # mean log-prob per token, nats; None where the engine does not say
+    tokens: list[int]  # length of each response
+    finished: list[bool]  # whether each response ended before the length limit
+    # mean log-prob per token, nats; None if the engine does not report it
     logp: list[float] | None = None
-    # mean exact entropy per token, nats; None where it is not measured
+    # mean exact entropy per token, nats; None if not measured
     entropy: list[float] | None = None
-    clusters: list[int] | None = None  # a number for each meaning; None where it is not measured
-    # mean over the prompt's own tokens, nats; None where it is not measured
+    clusters: list[int] | None = None  # cluster label of each response; None if not measured
+    # mean over the prompt's own tokens, nats; None if not measured
     prompt_entropy: float | None = None
-    base_prompt_entropy: float | None = None  # the same of the base model
-    # where the problem's environment gave them; None where the task's scorer does
+    base_prompt_entropy: float | None = None  # the same for the base model
+    # scores given by an environment; None if the task's scorer gives them
     scores: list[float] | None = None
-    failed: int = 0  # responses that had no score
+    failed: int = 0  # number of responses without a score
 
 
 def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[ProblemSet]:
-    """The sets that names of tasks mean; `options` are parameters of the tasks.
+    """The sets for names of tasks; `options` are the tasks' parameters.
 
-    NAME is every split of a task but the first, which is trained on, or its only one. NAME/SPLIT is
-    that split. A bare file is all of it: `FILE.jsonl/test` is the part that training holds out.
+    NAME means every split but the first, the training split, or the only split. NAME/SPLIT means
+    that split. A bare file means all of it; `FILE.jsonl/test` is what training holds out.
     """
     sets: list[ProblemSet] = []
     for name in names:
@@ -199,13 +198,13 @@ def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[Probl
 
 
 def _is_file(name: str) -> bool:
-    """Whether it is a data file, alone or as NAME:PATH, or a directory as NAME:PATH: no split."""
+    """Whether a name is a data file or NAME:PATH, so that "/" does not separate a split."""
     place = name.partition(":")[2]
     return name.endswith(SUFFIXES) or (bool(place) and Path(place).exists())
 
 
 def of_task(settings: Mapping[str, Any]) -> list[ProblemSet]:
-    """The sets of a run's own task: every split but the first."""
+    """The sets of a run's own task: every split except the first."""
     given = dict(settings)
     task = make_task(**given)
     name = given.pop("name")

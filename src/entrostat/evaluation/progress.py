@@ -1,4 +1,4 @@
-"""How an evaluation shows itself: a bar per set on a terminal, else lines."""
+"""Progress display of an evaluation: a bar per set on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from .._text import console, say
 
-SECONDS = 10.0  # between lines while a set is at work
+SECONDS = 10.0  # between lines during a set
 
 
 class Display:
-    """On a terminal a bar for each set; else lines; silent without a stream."""
+    """A bar per set on a terminal, else lines; silent without a stream."""
 
     _stream: Any = None
     _progress: Any = None
@@ -52,7 +52,7 @@ class Display:
             self._said = time.monotonic()
 
     def end(self, name: str, entry: Mapping[str, Any]) -> None:
-        """A set is done: its score in the bar's place."""
+        """Replace the bar of a finished set by its score."""
         self.close()
         value = entry["metrics"][f"avg@{entry['k']}"]["value"]
         self.note(f"{name}: avg@{entry['k']} {value:.3f} over {entry['n']} problems")

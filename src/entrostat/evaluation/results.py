@@ -1,8 +1,8 @@
-"""From what was answered to figures with intervals.
+"""Metrics of an evaluation with confidence intervals.
 
-A line is one problem's (`runner.line_of`); figures are means over problems, or computed over all
-responses. Intervals are percentiles of the figure over resamples of the problems (the bootstrap):
-the responses of a problem stay together, for they are no independent sample of the set.
+A line is one problem (`runner.line_of`). Metrics are means over problems, or computed over all
+responses. Intervals are bootstrap percentiles over resampled problems. The responses to a problem
+stay together, because they are not independent samples of the set.
 
 Shapes: n problems, R resamples.
 """
@@ -21,7 +21,7 @@ from .metrics import distinct_correct, ngram_diversity, pass_at_k, self_bleu
 from .statistics import BINS, MOST, expected_calibration_error, maj_at_k, majorities, weighted_auroc
 
 Line = Mapping[str, Any]
-Statistic = Callable[[NDArray[np.float64]], float]  # of weights [n] of the problems
+Statistic = Callable[[NDArray[np.float64]], float]  # function of the problems' weights [n]
 LEVEL = 0.95
 _SPELT = {
     "ngram_diversity": "n-gram diversity", "self_bleu": "Self-BLEU", "logp_gap": "log-prob gap",
@@ -32,15 +32,15 @@ _SPELT = {
 def figures(
     lines: Sequence[Line], resamples: int = 1000, seed: int = 0, name: str = ""
 ) -> dict[str, dict[str, float | None]]:
-    """Every figure of a set: {name: {"value", "low", "high"}}; None where there is none.
+    """All metrics of a set: {name: {"value", "low", "high"}}; None for an undefined number.
 
-    R = `resamples`, seeded by (`seed`, `name`); 0 leaves the intervals out.
+    R = `resamples`, seeded by (`seed`, `name`); 0 omits the intervals.
     """
     statistics = _statistics(lines)
     n = len(lines)
     stream = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
     rng = np.random.default_rng([seed, stream])
-    # with one problem there is nothing to resample
+    # a single problem cannot be resampled
     draws = rng.multinomial(n, np.full(n, 1 / n), resamples if n > 1 else 0).astype(float)
     found = {key: _with_interval(statistic, draws, n) for key, statistic in statistics.items()}
     for key, figure in found.items():
@@ -52,9 +52,9 @@ def figures(
 def side_by_side(
     entries: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, tuple[str, list[dict[str, float | None] | None]]]:
-    """Of figures by name ("pass@{k}"), those that an entry of results.json has a value of.
+    """Select the metrics by name ("pass@{k}") that some entry of results.json has a value for.
 
-    Each as it is spelt in tables, and by entry; None where an entry has no value.
+    Returns for each its label in tables, and its value by entry; None if an entry has none.
     """
     ks = {str(entry["k"]) for entry in entries}
     k = ks.pop() if len(ks) == 1 else "k"
@@ -69,15 +69,15 @@ def side_by_side(
 
 
 def shown(ks: int) -> list[int]:
-    """Of 1..k, those that a table shows: powers of two, and k."""
+    """The k that a table shows: powers of two, and k itself."""
     return sorted({2**i for i in range(ks.bit_length()) if 2**i <= ks} | {ks})
 
 
 def of_problem(line: Line) -> dict[str, float | None]:
-    """One problem's figures that a set's are means of.
+    """Metrics of one problem, which are averaged over a set.
 
-    `avg@k`, `pass@1` ... `pass@k`, `maj@j` (j of `shown`), `distinct` right answers; of a text's
-    words (`metrics.ngram_diversity`, `metrics.self_bleu`) and of meanings (`clusters`, how many);
+    `avg@k`, `pass@1` ... `pass@k`, `maj@j` (j in `shown`), `distinct` right answers; diversity of
+    words (`metrics.ngram_diversity`, `metrics.self_bleu`) and the number of `clusters`;
     `prompt_entropy` in nats; `length` in tokens; shares `truncated` and `failed`.
     """
     scores, texts, forms, votes = (line[key] for key in ("scores", "responses", "forms", "votes"))
@@ -85,7 +85,7 @@ def of_problem(line: Line) -> dict[str, float | None]:
     figures: dict[str, float | None] = {f"avg@{k}": sum(scores) / k}
     figures |= {f"pass@{j}": pass_at_k(k, right, j) for j in range(1, k + 1)}
     all_ks = majorities(votes, scores) if k <= MOST else None
-    for j in shown(k) if all_ks is not None else (k,):  # where all abstain nobody is right: 0
+    for j in shown(k) if all_ks is not None else (k,):  # 0 if all abstain
         figures[f"maj@{j}"] = (
             maj_at_k(votes, scores, k) if all_ks is None or j == k else float(all_ks[j - 1])
         )
@@ -120,7 +120,7 @@ def _statistics(lines: Sequence[Line]) -> dict[str, Statistic]:
 
 
 def _entropies(lines: Sequence[Line], columns: Mapping[str, NDArray]) -> dict[str, Statistic]:
-    """Of the responses per token, and what the prompts' says of accuracy (PAR App. C.3)."""
+    """Response entropy per token, and how prompt entropy relates to accuracy (PAR App. C.3)."""
     found: dict[str, Statistic] = {}
     if all(line.get("entropy") is not None for line in lines):
         tokens = [np.array(line["tokens"], float) for line in lines]
@@ -144,7 +144,7 @@ def _entropies(lines: Sequence[Line], columns: Mapping[str, NDArray]) -> dict[st
 def _calibration(lines: Sequence[Line]) -> dict[str, Statistic]:
     """PAR 5.3: mean log-prob per token of right and wrong responses, AUROC, ECE.
 
-    For the ECE a response's confidence is exp of that mean, the geometric mean of its tokens'
+    For the ECE, a response's confidence is exp of that mean: the geometric mean of its tokens'
     probabilities.
     """
     if not all(line.get("logp") is not None for line in lines):
@@ -192,15 +192,15 @@ def _spearman(x: NDArray, y: NDArray, known: NDArray[np.bool_]) -> Statistic:
 
 
 def _ranks(values: NDArray) -> NDArray[np.float64]:
-    """Places in order, equal values their mean; scipy's takes seconds to import."""
+    """Ranks, ties averaged; scipy's function takes seconds to import."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count - 1) / 2)[place]
 
 
 def _at_an_end(figure: dict[str, float | None], n: int) -> None:
-    """Widen the interval of a share that is the same in all problems, 0 or 1.
+    """Widen the interval of a share that is 0, or 1, in all problems.
 
-    Resamples cannot differ then; the interval is Clopper and Pearson's for n problems.
+    Resamples cannot differ then, so the interval is Clopper and Pearson's for n problems.
     """
     if figure["value"] in (0.0, 1.0) and figure["low"] == figure["high"] is not None:
         end = ((1 - LEVEL) / 2) ** (1 / n)

@@ -1,14 +1,13 @@
-"""`entrostat eval`: models times sets, each asked a few problems at a time, kept once scored.
+"""`entrostat eval`: evaluate every model on every set, in batches of problems, saved once scored.
 
-Every problem's samples come from random numbers of its own, (seed, set, problem, sample), so that
-neither the problems beside it nor more samples change them; what is left is rounding, since a
-product's last bits depend on how many rows it has, which moves a token where its number falls
-within rounding of the border between two. Problems are asked in the same groups also by an
-evaluation that goes on after a kill, and so it ends with the same figures to the last bit.
+Each sample has its own random numbers, seeded by (seed, set, problem, sample). So neither other
+problems nor more samples change it, except by rounding: the last bits of a matrix product depend on
+its number of rows, which can change a token if its random number is at the boundary between two. A
+resumed evaluation uses the same batches, and so ends with bitwise identical metrics.
 
-Of the directory, `evaluation.json` binds it to what was asked of whom, so that responses of two
-settings never mix. `responses/SET.jsonl` grows by a line per problem; a line that a kill cut short
-is dropped, and its problem asked again.
+`evaluation.json` records model and settings, so that responses of different settings never mix.
+`responses/SET.jsonl` gets one line per problem. A line cut short by a kill is dropped, and its
+problem is repeated.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ class Sampler(Protocol):
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]: ...
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
-        """What it resolves of a set: `max_new_tokens`, `stop`, `chat`, ... as plain data."""
+        """Resolved settings of a set, as plain data: `max_new_tokens`, `stop`, `chat`, ..."""
         ...
 
     def identity(self) -> dict[str, Any]:
-        """What tells its policy from another; empty where that is unknown."""
+        """Data that identifies the policy; empty if unknown."""
         ...
 
 
@@ -75,11 +74,11 @@ def run_set(
     one: ProblemSet, config: EvalConfig, sampler: Sampler, score: Scorer, store: Store,
     display: Display,
 ) -> dict[str, Any]:  # fmt: skip
-    """Answer what is missing of a set; its entry in results.json.
+    """Sample the missing problems of a set; returns its entry in results.json.
 
-    Responses that are there must be of the same settings and problems.
+    Existing responses must have the same settings and problems.
     """
-    from ..data.prompts import example  # torch, which a plan does not need
+    from ..data.prompts import example  # loads torch, which `plan` does not need
 
     settings = settings_of(one, config, sampler)
     responses = store.begin(one, settings)
@@ -97,7 +96,7 @@ def run_set(
         missing = {*problems} - responses.lines.keys()
         if not missing:
             continue
-        # all of the group, for the sake of the last bits
+        # the whole group, for bitwise identical results
         examples = [example(one.task, i, one.split) for i in problems]
         asked = Asked(one, decoding, problems, examples, config.seed)
         answered = sampler(asked, display.tokens)
@@ -115,14 +114,14 @@ def run_set(
 
 
 def _is_of(line: Mapping[str, Any], example: Example) -> bool:
-    """Whether a line is of this problem, as far as JSON tells its answer."""
+    """Whether a line belongs to this problem; an answer that is not JSON is not compared."""
     answer = plain(example.answer)
-    told = type(answer) is type(example.answer)  # else it is a text in the place of an object
+    told = type(answer) is type(example.answer)  # else `plain` made it a string
     return line.get("prompt") == example.prompt and (not told or line.get("answer") == answer)
 
 
 def _lines(asked: Asked, answered: Sequence[Answered], score: Scorer) -> list[dict[str, Any]]:
-    """The lines of a group; the scorer, where environments gave no scores, sees all at once."""
+    """Lines of a group; scored in one call, unless environments gave the scores."""
     k = asked.decoding.k
     if answered[0].scores is None:
         texts = [text for one in answered for text in one.responses]
@@ -137,10 +136,10 @@ def _lines(asked: Asked, answered: Sequence[Answered], score: Scorer) -> list[di
 
 
 def line_of(task: Task, problem: int, example: Example, one: Answered) -> dict[str, Any]:
-    """One problem's line of `responses/SET.jsonl`: what was said, beside what it says.
+    """One problem's line of `responses/SET.jsonl`: the responses and their answers.
 
-    `forms` are the responses as answers are counted, `votes` what they vote for (`forms.votes`),
-    `extracted` what the grader compares.
+    `forms` are the canonical forms, `votes` the votes in maj@k (`canonical.votes`), `extracted` the
+    answers that the grader compares.
     """
     scores = [float(s) for s in one.scores or ()]
     return {
@@ -163,9 +162,9 @@ def plain(value: Any) -> Any:
 
 
 class Store:
-    """Where one subject's evaluation is kept; held against a second process until closed.
+    """Directory of one model's evaluation, locked against other processes until closed.
 
-    `threads` are those that it is computed with; 0 where that is the machine's own number.
+    `threads` is the number of CPU threads; 0 if it was not set.
     """
 
     def __init__(self, directory: Path, subject: Mapping[str, Any], threads: int = 0) -> None:
@@ -213,7 +212,7 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def threads_of(directory: Path) -> int:
-    """That an evaluation was computed with so far; 0 where there is none, or it did not choose."""
+    """Number of threads of an earlier evaluation here; 0 if there is none or it was not set."""
     found = read_json(directory / SETTINGS).get("threads")
     return found if type(found) is int and 0 <= found <= 1024 else 0
 
@@ -224,12 +223,12 @@ class Responses:
         rows = self._log.read()
         self.lines = {row["problem"]: row for row in rows if type(row.get("problem")) is int}
         whole = "".join(json.dumps(line) + "\n" for line in self.lines.values()).encode()
-        if path.exists() and path.read_bytes() != whole:  # a line was cut short
+        if path.exists() and path.read_bytes() != whole:  # drop a line cut short
             with replacing(path) as part:
                 part.write_bytes(whole)
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Keep problems that were answered; what was written before stays intact."""
+        """Append lines of answered problems; earlier lines stay intact."""
         self._log.append(lines)
         self.lines |= {line["problem"]: line for line in lines}
 
@@ -269,9 +268,9 @@ def run_evaluation(
     config: EvalConfig,
     display: Display,
 ) -> tuple[Path, list[tuple[Path, dict[str, Any]]]]:
-    """Evaluate; the directory, and for each subject its own directory and results.
+    """Evaluate; returns the root directory, and each model's directory and results.
 
-    What was answered before an error is kept.
+    Responses sampled before an error are kept.
     """
     need("eval", "entrostat eval", "sacrebleu")
     root = Path(config.output or "runs/eval")
@@ -303,7 +302,7 @@ def _evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     from ..data.scoring import Scorer
 
-    config.threads = config.threads or threads_of(directory)  # as before, to the last bit
+    config.threads = config.threads or threads_of(directory)  # for bitwise identical results
     if config.engine == "vllm":
         from .vllm import VllmSampler
 

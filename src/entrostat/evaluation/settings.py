@@ -1,4 +1,4 @@
-"""The settings of an evaluation, and those of the five papers by name."""
+"""Settings of an evaluation, and presets of the five papers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ENDLESS = 100  # problems of a set without an end
 @dataclass(frozen=True)
 class Decoding:
     k: int = 16  # responses per problem
-    temperature: float = 1.0  # of sampling; log-probs and entropies are taken at it
-    top_p: float = 1.0  # nucleus; log-probs and entropies stay those of the whole distribution
-    greedy: bool = False  # the likeliest token each time, so that k is 1; figures at temperature 1
-    max_new_tokens: int | None = None  # tokens a response may take; None asks the task
+    temperature: float = 1.0  # for sampling; also for log-probs and entropies
+    top_p: float = 1.0  # nucleus sampling; log-probs and entropies use the whole distribution
+    greedy: bool = False  # greedy decoding, so k is 1; metrics at temperature 1
+    max_new_tokens: int | None = None  # None takes the task's
 
 
 GREEDY = Decoding(k=1, greedy=True)
 SMALL = ("aime24", "aime25", "amc23")  # 30, 30 and 40 problems: sampled several times
-# the sets of the papers: a paper's length is for these, another set's own task knows better
+# the papers' sets, to which a paper's length applies; other sets use their task's length
 BENCHMARKS = (
     *SMALL, "math500", "minerva", "olympiadbench", "omni_math", "livecodebench", "ifeval",
 )  # fmt: skip
@@ -31,10 +31,10 @@ BENCHMARKS = (
 
 @dataclass(frozen=True)
 class Preset:
-    where: str  # the paper and the place in it
-    small: Decoding  # on AIME and AMC
-    others: Decoding  # on any other set
-    tokens: int | None  # that a response may take on `BENCHMARKS`; None leaves that to the task
+    where: str  # paper and section
+    small: Decoding  # for AIME and AMC
+    others: Decoding  # for any other set
+    tokens: int | None  # `max_new_tokens` on `BENCHMARKS`; None takes the task's
 
     def decoding(self, task: str) -> Decoding:
         found = self.small if task in SMALL else self.others
@@ -46,10 +46,10 @@ _NUCLEUS = Decoding(k=32, temperature=1.0, top_p=0.7)
 _ONCE = Decoding(k=1, temperature=1.0, top_p=0.7)
 PRESETS: dict[str, Preset] = {
     "cov": Preset("COV Tab. 2, App. F.2", Decoding(k=32, temperature=0.6), GREEDY, 8192),
-    # 3000 tokens are Qwen2.5-Math-7B's; Qwen3-4B's are 8000
+    # 3000 tokens for Qwen2.5-Math-7B; 8000 for Qwen3-4B
     "opefo": Preset("OPEFO Sec. 6.1", _NUCLEUS, _ONCE, 3000),
     "steer": Preset("STEER App. D", _NUCLEUS, _ONCE, 3072),
-    # the length is that of the rollouts; the paper gives none for evaluation
+    # the length of the rollouts; the paper gives none for evaluation
     "par": Preset("PAR App. B", Decoding(k=64), Decoding(k=64), 4096),
     "repo": Preset("REPO Sec. 4, Tab. 3", Decoding(k=64), Decoding(k=64), 4096),
 }
@@ -57,12 +57,12 @@ PRESETS: dict[str, Preset] = {
 
 @dataclass
 class EvalConfig:
-    """Everything that determines an evaluation, but for what is evaluated."""
+    """All settings of an evaluation, except the models."""
 
     on: str = ""
-    """Sets, separated by commas: a task's name, or NAME/SPLIT. A run alone knows its own."""
+    """Sets, separated by commas: a task's name, or NAME/SPLIT. Default: the run's own sets."""
     preset: Literal["none", "cov", "opefo", "steer", "par", "repo"] = "none"
-    """A paper's settings; what is given beside it wins."""
+    """A paper's settings; other flags override it."""
     k: int | None = within(None, 1)
     """Responses per problem; None takes the preset's, else 16."""
     temperature: float | None = within(None, 0)
@@ -72,29 +72,29 @@ class EvalConfig:
     greedy: bool | None = None
     """Take the likeliest token each time, one response per problem."""
     max_new_tokens: int | None = within(None, 1)
-    """Tokens a response may take; None takes the preset's, else on a run's own task those that it
-    trained with, else the task's."""
+    """Longest response in tokens; None takes the preset's, else the run's on its own task, else the
+    task's."""
     stop: tuple[str, ...] | None = None
-    """Texts that end a response; None takes, on a run's own task, those that it trained with, else
-    the task's; none at all turns them off."""
+    """Texts that end a response; None takes the run's on its own task, else the task's; an empty
+    list turns them off."""
     problems: int | None = within(None, 1)
-    """The first so many problems of each set; None takes all, or 100 where there is no end."""
+    """Number of problems of each set, from the first; None takes all, or 100 of an endless set."""
     seed: int = within(0, 0)
-    """Decides samples: each problem's come from (seed, set, problem) alone."""
+    """Random seed: a problem's samples depend only on (seed, set, problem)."""
     engine: Literal["transformers", "vllm"] = "transformers"
-    """What generates. vLLM measures no entropies and no clusters."""
+    """Engine that generates. vLLM measures no entropies and no clusters."""
     output: str = ""
     """Directory; empty for runs/eval/NAME, or runs/eval where several are evaluated."""
     base: str = ""
-    """A model whose entropy on the prompts the others' are set against (PAR App. C.2)."""
+    """Base model: prompt entropies are also reported relative to its own (PAR App. C.2)."""
     prompt_chat: bool | None = None
-    """Use the tokenizer's chat template; None asks the run, then the task, else where there is."""
+    """Use the tokenizer's chat template; None: as the run, else the task, else if there is one."""
     prompt_system: str | None = None
     """System message for the chat template; None takes the run's."""
     cluster_distance: float = within(0.1, 0)
-    """Cosine distance at which responses' meanings are two; 0 leaves clusters out."""
+    """Cosine distance that separates clusters of responses; 0 leaves clusters out."""
     resamples: int = within(1000, 0)
-    """Of the problems, for 95% intervals (bootstrap); 0 leaves them out."""
+    """Bootstrap resamples of the problems for 95% intervals; 0 leaves intervals out."""
     device: str = "auto"
     """"cpu", "cuda" or "auto"."""
     precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
@@ -121,7 +121,7 @@ class EvalConfig:
         return self
 
     def decoding(self, task: str) -> Decoding:
-        """For a task by name: the preset's, with what is given beside it."""
+        """Decoding settings for a task: the preset's, overridden by those given."""
         found = PRESETS[self.preset].decoding(task) if self.preset != "none" else Decoding()
         tokens = found.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
         if self.greedy:
@@ -132,7 +132,7 @@ class EvalConfig:
             if (value := getattr(self, key)) is not None
         }
         if found.greedy and (given or self.greedy is False):
-            # a temperature or several responses are asked for where the paper takes one, the best
+            # the paper decodes greedily, but temperature or several responses are requested
             found = Decoding(k=1)
         return dataclasses.replace(found, **given, max_new_tokens=tokens)
 

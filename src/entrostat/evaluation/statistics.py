@@ -1,4 +1,4 @@
-"""maj@k, and how well a policy's own probabilities tell right from wrong. Pure functions."""
+"""maj@k, and how well a policy's probabilities separate right from wrong. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 BINS = 10
-MOST = 256  # samples: of more, all different, it would take seconds
+MOST = 256  # samples: more, all distinct, would take seconds
 
 
 def expected_calibration_error(
@@ -18,14 +18,14 @@ def expected_calibration_error(
 ) -> float:
     """ECE: |share right - mean confidence| of each bin, weighted by its responses, in [0, 1].
 
-    Guo et al. (arXiv 1706.04599), bins of equal width over [0, 1]; what lies on an edge belongs to
-    the bin below, as in scikit-learn's `calibration_curve`.
+    Guo et al. (arXiv 1706.04599), with bins of equal width over [0, 1]. A value on an edge belongs
+    to the lower bin, as in scikit-learn's `calibration_curve`.
 
     Args:
         confidence: [N] in [0, 1].
         score: [N] rewards; a response is right from 1 on.
-        bins: of [0, 1].
-        weights: [N] of the responses, at least 0; None weighs all alike.
+        bins: number of bins over [0, 1].
+        weights: [N] of the responses, at least 0; None for equal weights.
 
     Raises:
         ValueError: lists of unequal length, empty, a confidence outside [0, 1], or bins below 1.
@@ -47,17 +47,17 @@ def expected_calibration_error(
 
 
 def auroc(value: ArrayLike, score: ArrayLike, weights: ArrayLike | None = None) -> float:
-    """Probability that a right response has a larger value than a wrong one; equal ones half.
+    """Probability that a right response has a larger value than a wrong one; ties count half.
 
-    NaN where all are right, or none is.
+    NaN if all responses are right, or none is.
 
     Args:
-        value: [N], log-probs say.
+        value: [N], such as log-probs.
         score: [N] rewards; a response is right from 1 on.
-        weights: [N] of the responses; None weighs all alike.
+        weights: [N] of the responses; None for equal weights.
 
     Raises:
-        ValueError: lists of unequal length, or a value that is NaN: it has no place in an order.
+        ValueError: lists of unequal length, or a NaN in `value`.
 
     Example:
         >>> auroc([0.1, 0.4, 0.3], [0, 1, 0])
@@ -73,7 +73,7 @@ def auroc(value: ArrayLike, score: ArrayLike, weights: ArrayLike | None = None) 
 def weighted_auroc(
     value: NDArray[np.float64], right: NDArray[np.bool_]
 ) -> Callable[[NDArray[np.float64]], float]:
-    """The AUROC of responses [N] as a function of their weights [N]; NaN where a side has none."""
+    """AUROC of responses [N] as a function of their weights [N]; NaN if a side has no weight."""
     rank = np.unique(value, return_inverse=True)[1]
 
     def of(weights: NDArray[np.float64]) -> float:
@@ -88,10 +88,10 @@ def weighted_auroc(
 def number_lists(
     where: str, least: int = 1, finite: bool = True, **lists: ArrayLike
 ) -> list[NDArray[np.float64]]:
-    """Lists of equal length, of `least` numbers or more.
+    """Convert to arrays of equal length, with `least` numbers or more.
 
     Raises:
-        ValueError: names the list, and the place in it.
+        ValueError: names the list and the position in it.
     """
     found = [np.array(values, dtype=np.float64) for values in lists.values()]
     for name, one in zip(lists, found, strict=True):
@@ -111,16 +111,16 @@ def number_lists(
 
 
 def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[float], k: int) -> float:
-    """Chance that the plurality of k of n samples, drawn without replacement, is right (maj@k).
+    """Probability that the plurality of k of n samples, without replacement, is right (maj@k).
 
-    Unbiased, as `pass_at_k` is: the mean over all subsets of k samples, computed without listing
-    them. Of answers with equally many votes each wins equally often. Self-consistency of Wang et
-    al. (arXiv 2203.11171) is the case k = n.
+    Unbiased like `pass_at_k`: the mean over all subsets of k samples, computed without listing
+    them. Ties are broken uniformly. Self-consistency of Wang et al. (arXiv 2203.11171) is the case
+    k = n.
 
     Args:
-        answers: what each sample says; None abstains. Equal answers are one.
-        correct: [n] scores; an answer is right from 1 on. Where equal answers were scored
-            differently, it counts by its share of right ones.
+        answers: [n] answer of each sample; None abstains. Equal answers are one.
+        correct: [n] scores; an answer is right from 1 on. If equal answers have different scores,
+            the answer counts by its share of right ones.
         k: 1 to n.
 
     Raises:
@@ -152,14 +152,14 @@ def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[float], k: in
 def majorities(answers: Sequence[Hashable | None], correct: Sequence[float]) -> NDArray[np.float64]:
     """`maj_at_k` for every k: [n] float64, at most `MOST` samples.
 
-    Answer a with c_a votes among all wins a subset with t of them if no other answer has more. The
-    ways to that are coefficients of a product of polynomials, one for each other answer b:
+    Answer a wins a subset that contains t of its c_a votes if no other answer has more than t. The
+    number of such subsets is a coefficient of a product of polynomials, one per other answer b:
     sum over x < t of C(c_b, x) z^x, plus C(c_b, t) z^t w for a tie, z counting samples and w ties.
     """
     counts, right = _classes(answers, correct)
     n, silent = len(answers), len(answers) - sum(counts)
     ways = np.zeros(n + 1)
-    wins: dict[int, NDArray[np.float64]] = {}  # alike for answers with as many votes
+    wins: dict[int, NDArray[np.float64]] = {}  # by number of votes
     for place, (votes, share) in enumerate(zip(counts, right, strict=True)):
         if share:
             if votes not in wins:
@@ -169,7 +169,7 @@ def majorities(answers: Sequence[Hashable | None], correct: Sequence[float]) -> 
 
 
 def _wins(votes: int, others: list[int], silent: int, n: int) -> NDArray[np.float64]:
-    """[n + 1]: subsets of each size that an answer wins, those with j others level as 1/(j + 1)."""
+    """[n + 1]: subsets of each size that an answer wins; a tie with j others counts 1/(j + 1)."""
     found = np.zeros(n + 1)
     for t in range(1, votes + 1):
         level = sum(c >= t for c in others)
@@ -189,7 +189,7 @@ def _wins(votes: int, others: list[int], silent: int, n: int) -> NDArray[np.floa
 def _classes(
     answers: Sequence[Hashable | None], correct: Sequence[float]
 ) -> tuple[list[int], list[float]]:
-    """Votes of each different answer, and its share of right ones."""
+    """Votes of each distinct answer, and its share of right ones."""
     votes = Counter(a for a in answers if a is not None)
     right = Counter(a for a, c in zip(answers, correct, strict=True) if a is not None and c >= 1)
     return list(votes.values()), [right[a] / count for a, count in votes.items()]

@@ -1,14 +1,14 @@
-"""Which prompts to train on: subsets by clusters, at random, by pass rate; as a file.
+"""Subsets of training prompts, written to a file: by clusters, at random, or by pass rate.
 
-PAR 6.3 and App. D.3 ask what the diversity of training data does to entropy. Each prompt is the
-mean of its tokens' embeddings in a model's last layer; K-means makes clusters of them; a subset is
-the prompts of the largest clusters, which is less diverse than as many at random, the control. K is
-lost in the paper's text, 1,000 for DAPO-Math's 17,000 prompts in public notes on it; its subsets
-(616, 1246, 2538, ... prompts) look like whole clusters. Here a subset has the size asked for, and
-of the cluster that it ends in those nearest to the centre.
+PAR 6.3 and App. D.3 study how the diversity of training data affects entropy. Each prompt is
+embedded as the mean of its tokens' last hidden states, and K-means clusters the prompts. A subset
+has the prompts of the largest clusters; the more diverse control has as many random prompts. K is
+missing from the paper's text; public notes give 1,000 for DAPO-Math's 17,000 prompts. The paper's
+subsets (616, 1246, 2538, ... prompts) look like whole clusters. Here a subset has the requested
+size: its last cluster contributes the prompts nearest to the centre.
 
-REPO trains on a "quality-filtered" part of a set of problems and does not say by what; a pass rate
-between 0 and 1 is what leaves prompts whose groups have an advantage.
+REPO trains on a "quality-filtered" part of a set and does not specify the filter. A pass rate
+between 0 and 1 keeps prompts whose groups have an advantage.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ..logs.lines import JsonLines
 from ..tasks import Example, Task, make_task
 
 CLUSTERS = 1000
-_EACH = 17  # prompts per cluster at least, where nothing else is asked for
-_STARTS = 10  # of K-means, of which the best is taken
+_EACH = 17  # prompts per cluster by default, at least
+_STARTS = 10  # K-means restarts; the best is used
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A prompt of a subset: its place in the split, and why it is in it."""
+    """A prompt of a subset: its index in the split, and the reason for its selection."""
 
     index: int
     why: str
@@ -46,10 +46,10 @@ class Chosen:
 def by_clusters(
     embeddings: ArrayLike, size: int, clusters: int | None = None, seed: int = 0
 ) -> list[Chosen]:
-    """The `size` prompts of the largest clusters, of the last one those nearest to its centre.
+    """The `size` prompts of the largest clusters; of the last cluster, those nearest to its centre.
 
-    `embeddings` [n, D] has a row per prompt. `clusters` is K, 1 to n; None takes 1,000, or n / 17
-    where that is less. `seed` is of K-means' starting points.
+    `embeddings` [n, D] has a row per prompt. `clusters` is K, 1 to n; None takes 1,000 or n / 17,
+    whichever is less. `seed` sets K-means' starting points.
     """
     x = np.asarray(embeddings, np.float64)
     if x.ndim != 2 or not np.isfinite(x).all():
@@ -63,13 +63,13 @@ def by_clusters(
         from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):  # sums of several threads differ in their last bits
+    with threadpool_limits(1):  # sums over several threads differ in their last bits
         found = KMeans(clusters, n_init=_STARTS, random_state=seed).fit(x)
     distance = np.linalg.norm(x - found.cluster_centers_[found.labels_], axis=1)
     _, first, label, count = np.unique(
         found.labels_, return_index=True, return_inverse=True, return_counts=True
     )
-    # of a cluster by its size, of equal ones by its first prompt
+    # clusters by size; equal ones by their first prompt
     rank = np.argsort(np.lexsort((first, -count)))
     order = np.lexsort((distance, rank[label])).tolist()
     return [
@@ -83,7 +83,7 @@ def by_clusters(
 
 
 def at_random(prompts: int, size: int, seed: int = 0) -> list[Chosen]:
-    """As many prompts at random, without repetition: PAR's control."""
+    """`size` random prompts, without repetition: PAR's control."""
     _check_size(size, prompts)
     found = np.random.default_rng(seed).choice(prompts, size, replace=False)
     return [Chosen(i, f"random: seed {seed}") for i in sorted(found.tolist())]
@@ -93,10 +93,10 @@ def by_pass_rate(
     scores: Mapping[int, Sequence[float]], size: int | None = None, low: float | None = None,
     high: float | None = None, seed: int = 0,
 ) -> list[Chosen]:  # fmt: skip
-    """Prompts whose share of right responses lies within bounds; `size` of them at random, or all.
+    """Prompts whose pass rate is within [low, high]; `size` random ones of them, or all.
 
-    `scores` are of a prompt's responses, by its place; from 1 on a response is right. None takes
-    shares above 0, and below 1.
+    `scores` maps a prompt's index to the scores of its responses; a response is right from 1 on.
+    None as `low` means above 0, None as `high` below 1.
     """
     for name, value in (("low", low), ("high", high)):
         if value is not None and not 0 <= value <= 1:
@@ -133,36 +133,36 @@ def _check_size(size: int, most: int) -> None:
 
 @dataclass
 class SubsetConfig:
-    """What `entrostat subset` takes."""
+    """Settings of `entrostat subset`."""
 
     by: str = "random"
-    """kmeans: the prompts of the largest clusters (PAR 6.3); random: as many at random; pass_rate:
-    those that a policy answers right at times (REPO)."""
+    """kmeans: the prompts of the largest clusters (PAR 6.3); random: random prompts; pass_rate:
+    prompts that a policy sometimes answers right (REPO)."""
     size: int | None = None
-    """Prompts of the subset; pass_rate takes all within the bounds without it."""
+    """Number of prompts; without it, pass_rate takes all within the bounds."""
     output: str = ""
     """File to write; empty for TASK-BY-SIZE.jsonl."""
     split: str | None = None
-    """Split to choose from; None takes the first, which is trained on."""
+    """Split to choose from; None takes the first, the training split."""
     prompts: int | None = None
-    """Only the first so many of the split; a task without an end needs it."""
+    """Use only the first prompts of the split, this many; required for an endless task."""
     seed: int = 0
-    """Of the clusters' starting points and of what is drawn at random."""
+    """Random seed of the clusters' starting points and of random prompts."""
     model: str | None = None
-    """Of kmeans: whose embeddings: a directory, or a name as of `train --model`."""
+    """For kmeans: model of the embeddings, a directory or a name as for `train --model`."""
     clusters: int | None = None
-    """Of kmeans: K; None takes 1,000 (PAR's), or a 17th of the prompts where that is less."""
+    """For kmeans: K; None takes 1,000 (PAR's) or a 17th of the prompts, whichever is less."""
     responses: str | None = None
-    """Of pass_rate: responses/SET.jsonl of `entrostat eval`, or the directory that has one."""
+    """For pass_rate: responses/SET.jsonl of `entrostat eval`, or the directory that has one."""
     low: float | None = None
-    """Of pass_rate: the least share of right responses; None takes all above 0."""
+    """For pass_rate: smallest share of right responses; None takes all above 0."""
     high: float | None = None
-    """Of pass_rate: the largest share of right responses; None takes all below 1."""
+    """For pass_rate: largest share of right responses; None takes all below 1."""
 
 
 @dataclass(frozen=True)
 class Subset:
-    """A file of prompts: `size` of the `of` that were chosen from."""
+    """A written subset: `size` prompts, chosen from `of`."""
 
     path: Path
     size: int
@@ -173,8 +173,8 @@ class Subset:
 def run_subset(task: Mapping[str, Any], config: SubsetConfig) -> Subset:
     """Choose prompts of a task and write them, one JSON object per line.
 
-    A line has `prompt` and `answer`, as FILE.jsonl tasks take them, and `index` (its place in the
-    split), `split` and `why`.
+    A line has `prompt` and `answer`, as FILE.jsonl tasks read them, and `index` (in the split),
+    `split` and `why`.
     """
     if config.by not in _WAYS:
         raise ValueError(unknown("way to choose, --by", config.by, _WAYS))
@@ -217,7 +217,7 @@ def _kmeans(task: Task, examples: Sequence[Example], config: SubsetConfig) -> li
     from ..models.policy_evaluator import embed
 
     settings = TrainConfig(model=config.model, task={"name": task.name})
-    settings.prompt.chat = False  # a template's tokens, the same in all, would hide what differs
+    settings.prompt.chat = False  # a template's tokens, equal in all prompts, hide differences
     policy = load_policy(settings)
     prompts = encode(policy, settings, examples, 0, ValueError)
     return by_clusters(embed(policy, prompts), _size(config), config.clusters, config.seed)

@@ -1,8 +1,7 @@
-"""vLLM as an engine of `entrostat eval`: fast, and blind to entropies.
+"""vLLM as an engine of `entrostat eval`: fast, but without entropies.
 
-It draws with random numbers of its own, seeded per problem, so that its samples are not those of
-the lab. Log-probs are what vLLM reports: at temperature 1, before top-p (`logprobs_mode`
-"raw_logprobs").
+vLLM uses its own random numbers, seeded per problem, so its samples differ from the lab's.
+Log-probs are vLLM's: at temperature 1, before top-p (`logprobs_mode` "raw_logprobs").
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": 
 
 
 class VllmSampler(SetSettings):
-    """Samples with a `vllm.LLM` of the weights in a directory, or of a name."""
+    """Samples with a `vllm.LLM`, loaded from a directory or by name."""
 
     def __init__(
         self, engine: Any, config: EvalConfig, subject: EvaluatedModel | None = None,
@@ -108,13 +107,13 @@ def _seed(seed: int, name: str, problem: int) -> int:
     return int.from_bytes(digest[:4]) >> 1
 
 
-_BLOCKS, _BLOCK = 64, 1 << 16  # of a file: training changes every weight, so that some bytes do
+_BLOCKS, _BLOCK = 64, 1 << 16  # sampled per file: training changes all weights, so a part suffices
 
 
 def weights_of(model: str) -> dict[str, Any]:
-    """What tells a model's weights from others: SHA-256 over parts of its files of weights.
+    """SHA-256 over parts of a model's weight files, to identify it.
 
-    Of a name that vLLM finds by itself nothing is known.
+    Empty for a name that vLLM resolves itself.
     """
     files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
     if not files:

@@ -1,8 +1,8 @@
-"""Mathematics as people write it: read (`read`), and compared (`same`).
+"""Reading (`read`) and comparing (`same`) mathematics as people write it.
 
-An answer becomes tokens (`notation`), a tree (`items`, `reader`), and is compared kind by kind
-(`equality`) and by value (`values`). Nothing of it knows of graders or of training; it imports
-nothing of entrostat's. math-verify and sympy are asked in `symbolic` alone.
+An answer is split into tokens (`notation`) and parsed to a tree (`items`, `reader`). Trees are
+compared by kind (`equality`) and by value (`values`). The package knows nothing of graders or
+training and imports nothing else of entrostat. Only `symbolic` uses math-verify and sympy.
 """
 
 from .equality import same

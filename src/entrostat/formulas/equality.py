@@ -1,8 +1,8 @@
-r"""Whether two readings of an answer say the same, kind by kind.
+r"""Equality of two parsed answers, by kind.
 
-Answers of different kinds are different, but for what is one thing in two notations: x = 3 and 3, a
-list and a set, inequalities and intervals, (A) 12 and A, a number with a unit and without. The
-table in docs/grading.md has them all.
+Answers of different kinds differ, except for one thing in two notations: x = 3 and 3, a list and a
+set, inequalities and intervals, (A) 12 and A, a number with and without a unit. The table in
+docs/grading.md lists them all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .values import exact_value, ratio, same_value, symbols
 _SETS = BRACKETS | {"union", "set", "symbol"}
 _SUBSETS = frozenset({"union", "without", "relation", "list", "symbol"})
 _VALUES = frozenset("number symbol + * / ^ - root call opaque ! % abs degree".split())
-MOST = 50  # parts of a list or set
+MOST = 50  # most parts of a list or set
 
 
 def same(expected: Node, given: Node) -> bool:
-    """Whether a given answer says what is expected."""
+    """Whether a given answer equals the expected one."""
     if about(given) and not about(expected):
         return False
     expected, given = exactly(expected), exactly(given)
@@ -51,7 +51,7 @@ def same(expected: Node, given: Node) -> bool:
 
 
 def _plain(node: Node) -> Node:
-    r"""With \pm written out, and x = 3, x = 4 as 3, 4."""
+    r"""Expand \pm to two values, and turn x = 3, x = 4 into 3, 4."""
     two = any(part.kind in (r"\pm", r"\mp") for part in walk(node))
     if two and node.kind in _VALUES | {r"\pm", r"\mp"}:
         return Node("list", (signed(node, "+"), signed(node, "-")), ",")
@@ -68,7 +68,7 @@ def _plain(node: Node) -> Node:
 
 
 def _letter(node: Node) -> str | None:
-    """What x = 3, x in A, the list x = 1, x = 2 and the list x = 1, 2 are about."""
+    """The letter x of x = 3, x in A, and the lists x = 1, x = 2 and x = 1, 2."""
     if node.kind == "list":
         first, *others = map(_name, node.parts)
         bare = all(part.kind in _VALUES for part in node.parts[1:])
@@ -79,7 +79,7 @@ def _letter(node: Node) -> str | None:
 
 
 def _indexed(node: Node) -> Node | None:
-    """The roots x_1 = 2, x_2 = 3 as a list of values, or None."""
+    """Values of roots with indices, x_1 = 2, x_2 = 3, as a list; or None."""
     names = [str(_name(part) or "").partition("_") for part in _listed(node)]
     many = node.kind == "list" and len({index for _, _, index in names}) == len(names)
     if not many or len({letter for letter, _, _ in names}) > 1 or not all(i for _, _, i in names):
@@ -88,7 +88,7 @@ def _indexed(node: Node) -> Node | None:
 
 
 def _same_residue(a: Node, b: Node) -> bool:
-    r"""3 \pmod 7 is x \equiv 10 \pmod 7, and no number."""
+    r"""Whether two residues are equal: 3 \pmod 7 is x \equiv 10 \pmod 7, but not a number."""
     if a.kind != b.kind or not same(a.parts[1], b.parts[1]):
         return False
     sides = a.parts[0], b.parts[0]
@@ -106,7 +106,7 @@ def _same_residue(a: Node, b: Node) -> bool:
 
 
 def _same_ratio(expected: Node, given: Node) -> bool:
-    """2:3 is 4:6, and 2/3 where a ratio is expected; a time is itself."""
+    """Whether two ratios are equal: 2:3 is 4:6, and 2/3 if a ratio is expected; or two times."""
     if expected.kind == given.kind == "clock":
         return expected.value == given.value
     sides = [_of_clock(expected), _of_clock(given)]
@@ -123,16 +123,16 @@ def _same_ratio(expected: Node, given: Node) -> bool:
 
 
 def _of_clock(node: Node) -> Node:
-    """10:15 as a ratio; 3:00 pm is none."""
+    """Turn a time such as 10:15 into a ratio; 3:00 pm stays a time."""
     if node.kind != "clock" or not re.fullmatch(r"\d+(?::[1-9]\d)+", node.value):
         return node
     return Node("ratio", tuple(number(int(part)) for part in node.value.split(":")))
 
 
 def _same_subsets(a: Node, b: Node) -> bool | None:
-    """Whether two subsets of the real line are one; None where one is none, or both are tuples.
+    """Whether two subsets of the real line are equal; None if one is none, or both are tuples.
 
-    1 < x < 2 is not (1, 2), which may be a point.
+    1 < x < 2 is not equal to (1, 2), which may be a point.
     """
     kinds = {a.kind, b.kind}
     if kinds <= BRACKETS | {"set"} or not kinds & _SUBSETS:
@@ -145,7 +145,7 @@ def _same_subsets(a: Node, b: Node) -> bool | None:
 
 
 def _same_point(named: Node, point: Node) -> bool:
-    """Whether x = 3, y = 4 is (3, 4): in the order of the letters, with none left out."""
+    """Whether x = 3, y = 4 equals (3, 4): in alphabetical order, with no letter skipped."""
     said = {_name(part) or "": part for part in named.parts}
     letters = sorted(said)
     if not all(len(name) == 1 and name.islower() for name in letters) or named.value == "or":
@@ -158,10 +158,10 @@ def _same_point(named: Node, point: Node) -> bool:
 
 
 def _same_connectors(a: Node, b: Node) -> bool:
-    """Whether two lists are joined alike: 3 and 4 are 3 or 4, but x < 1 and x > 2 are none.
+    """Whether two lists have equivalent connectors.
 
-    A comma is "and" between relations, words and choices; between inequalities in the same letter
-    it may be "or".
+    "3 and 4" equals "3 or 4", but "and" and "or" differ between relations, words and choices, where
+    a comma is "and". Between inequalities in the same letter a comma may also be "or".
     """
     joined = any(part.kind in ("relation", "text") or _is_choice(part) for part in a.parts)
     if a.value == b.value or "set" in (a.kind, b.kind) or not joined:
@@ -180,7 +180,7 @@ def _same_values(a: Node, b: Node) -> bool:
         return infinite(a) == infinite(b)
     plain = not symbols(b) and all(part.kind != "%" for part in walk(b))
     if a.kind == "%" and plain and same_value(a.parts[0], b):
-        return True  # 25 where 25% is expected
+        return True  # accept 25 for 25%
     return a == b or same_value(a, b)
 
 
@@ -189,7 +189,7 @@ def _is_choice(node: Node) -> bool:
 
 
 def _same_choice(expected: Node, given: Node) -> bool:
-    """(A) 12 is A, and 12; (A) 12 or B is not A."""
+    """Whether choices are equal: (A) 12 equals A, and 12; (A) 12 or B does not equal A."""
     if expected.kind == given.kind:
         return expected.value == given.value and same(expected.parts[0], given.parts[0])
     choice, other = (expected, given) if expected.kind == "choice" else (given, expected)
@@ -211,12 +211,12 @@ def _in_order(a: Node, b: Node) -> bool:
 
 
 def _unordered(expected: Sequence[Node], given: Sequence[Node]) -> bool:
-    """Whether each has its own counterpart. Equality is transitive, so the first found will do."""
+    """Match parts in any order. Equality is transitive, so the first match found suffices."""
     if len(expected) != len(given) or len(expected) > MOST:
         return False
     left = list(given)
     for node in expected:
-        # 1, 2 is not x = 1, y = 2
+        # 1, 2 does not equal x = 1, y = 2
         related = (one for one in left if (one.kind == "relation") == (node.kind == "relation"))
         found = next((one for one in related if same(node, one)), None)
         if found is None:
@@ -226,7 +226,7 @@ def _unordered(expected: Sequence[Node], given: Sequence[Node]) -> bool:
 
 
 def _same_relation(expected: Node, given: Node) -> bool:
-    """Equations, inequalities, and what is assigned."""
+    """Compare equations and inequalities, also with a value that they assign."""
     if expected.kind == given.kind:
         return _same_chain(expected, given)
     relation, other = (expected, given) if expected.kind == "relation" else (given, expected)
@@ -237,13 +237,13 @@ def _same_relation(expected: Node, given: Node) -> bool:
     value = assigned(relation)
     if value is None:
         return False
-    if relation is expected:  # of x + y = 7 nobody knows whether it is a line
+    if relation is expected:  # an expected x + y = 7 may be a line
         return not _combines(relation) and same(value, other)
     return same(other, value)
 
 
 def _name(node: Node) -> str | None:
-    """The letter of x = ..., f(x) = ...: one that the other side does not have."""
+    """The left side of x = ..., f(x) = ...: a name that the right side does not contain."""
     if node.kind != "relation" or node.value != ("=",):
         return None
     left, right = node.parts
@@ -261,21 +261,21 @@ def _name(node: Node) -> str | None:
 
 
 def _letters(node: Node, *kinds: str) -> list[str]:
-    """The letters of a value that has no parts but letters and those of some kinds; else []."""
+    """The letters of a value whose other parts are all of some kinds; else []."""
     parts = list(walk(node))
     alone = all(part.kind in ("symbol", *kinds) for part in parts)
     return [part.value for part in parts if part.kind == "symbol"] if alone else []
 
 
 def _combines(relation: Node) -> bool:
-    """Whether a relation may give the value of several letters together: m + n = 7."""
+    """Whether a relation may give the value of several letters combined: m + n = 7."""
     first, last = relation.parts[0], relation.parts[-1]
     letters = _letters(first, "+", "-", "*", "/")
     return bool(letters) and len(symbols(first)) > 1 and not symbols(last)
 
 
 def assigned(relation: Node) -> Node | None:
-    """The value that equations end in: 42 of x = 42, of 6 * 7 = 42; not of 2 + 2 = 5, 42 = 42."""
+    """The value of x = 42 or 6 * 7 = 42, here 42; None for 2 + 2 = 5 and 42 = 42."""
     if set(relation.value) != {"="}:
         return None
     first, *rest = relation.parts
@@ -299,7 +299,7 @@ def _same_chain(a: Node, b: Node) -> bool:
 
 
 def _same_sides(a: Node, b: Node) -> bool:
-    """One relation each: left minus right is the same but for a factor, of the right sign."""
+    """Compare single relations: left minus right is equal up to a factor of the right sign."""
     if "in" in (*a.value, *b.value):
         return False
     if any(part.kind not in _VALUES or infinite(part) for part in (*a.parts, *b.parts)):
@@ -314,7 +314,7 @@ def _same_sides(a: Node, b: Node) -> bool:
     return factor.imag == 0 and a.value[0] == turned
 
 
-# by the kind of either side, in this order
+# rules by the kind of either side, in this order
 _EITHER: dict[str, Callable[[Node, Node], bool]] = {
     "residue": _same_residue,
     "ratio": _same_ratio,
@@ -323,7 +323,7 @@ _EITHER: dict[str, Callable[[Node, Node], bool]] = {
     "quantity": _same_quantity,
     "relation": _same_relation,
 }
-# by the kind of both
+# rules by the kind of both sides
 _ALIKE: dict[str, Callable[[Node, Node], bool]] = {
     **dict.fromkeys((*BRACKETS, "<>", "matrix", "row", "without"), _in_order),
     "union": lambda a, b: _unordered(a.parts, b.parts),

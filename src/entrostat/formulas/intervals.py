@@ -1,4 +1,4 @@
-"""Subsets of the real line: intervals, unions, and inequalities that say the same."""
+"""Subsets of the real line: intervals, unions, and equivalent inequalities."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .tree import BRACKETS, INFINITY, REALS, Node, number
 from .values import affine, real_value, symbols
 
 FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
-_FAR = 10**1000  # beyond all that has a value
+_FAR = 10**1000  # beyond any value
 
 
 class Subset(NamedTuple):
-    """A part of the real line, about `letter` ("" where it says none).
+    """A subset of the real line, for the variable `letter` ("" if there is none).
 
-    `cuts` are in order where it begins and where it ends: places, and whether each is right before
-    the place (0) or right behind it (1).
+    `cuts` are, in order, its beginnings and ends: (place, 0) is right before the place, (place, 1)
+    right after it.
     """
 
     letter: str
@@ -34,14 +34,14 @@ _LINE = Subset("", ((-_FAR, 1), (_FAR, 0)))
 
 
 def infinite(node: Node) -> int:
-    """1 and -1 for the infinities, 0 for what is none."""
+    """1 and -1 for the infinities, 0 for other nodes."""
     if node.kind == "-":
         return -(node.parts[0] == INFINITY)
     return int(node == INFINITY)
 
 
 def same_subset(a: Subset, b: Subset) -> bool:
-    """Whether two subsets are one, in the same letter where both have one."""
+    """Whether two subsets are equal, with the same letter if both have one."""
     return a.cuts == b.cuts and (not a.letter or not b.letter or a.letter == b.letter)
 
 
@@ -72,7 +72,7 @@ def _points(places: Sequence[int | None]) -> Subset | None:
 
 
 def _relation(node: Node) -> Subset | None:
-    """Inequalities in one letter, each link of a chain one; x in A."""
+    """The subset of a chain of inequalities in one letter, or of x in A."""
     if node.value == ("in",):
         inside = subset(node.parts[1])
         named = node.parts[0].kind == "symbol" and inside is not None and not inside.letter
@@ -82,7 +82,7 @@ def _relation(node: Node) -> Subset | None:
 
 
 def _inequality(sign: str, left: Node, right: Node) -> Subset | None:
-    r"""X < 3, 3 > x, |2x - 1| \ge 3, x \ne 1."""
+    r"""The subset of x < 3, 3 > x, |2x - 1| \ge 3, or x \ne 1."""
     if symbols(right) and not symbols(left):
         left, right, sign = right, left, FLIPPED.get(sign, "")
     modulus = left.kind == "abs"
@@ -112,7 +112,7 @@ def _inequality(sign: str, left: Node, right: Node) -> Subset | None:
 
 
 def _solved(value: Node, line: tuple[Fraction, Fraction]) -> Node:
-    """Where start + slope * x has a value."""
+    """The x at which start + slope * x has a value."""
     start, slope = map(number, line)
     if line == (0, 1):
         return value
@@ -124,7 +124,7 @@ def _outside(inside: Sequence[bool]) -> bool:
 
 
 def _combined(rule: Callable[[list[bool]], bool], parts: list[Subset | None]) -> Subset | None:
-    """Where a rule of being in each of some subsets holds."""
+    """The subset where a rule holds, given whether a point is in each of some subsets."""
     known = [part for part in parts if part is not None]
     letters = {part.letter for part in known} - {""}
     if len(known) < len(parts) or len(letters) > 1:

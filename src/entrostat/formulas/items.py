@@ -1,4 +1,4 @@
-"""What an answer says: one value, a text, or several with a connector between them."""
+"""Parsing of an answer: one value, a text, or several with a connector between them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _RESIDUE, _RATIO = Token("sign", r"\pmod"), Token("sign", ":")
 _LONGEST_NAME = 30  # tokens
 _EQUALS = Token("sign", "=")
 _CIRCLE = [Token("sign", "^"), Token("sign", r"\circ")]
-# with these a degree sign belongs to an angle, not to the answer
+# with these functions a degree sign belongs to an angle, not to the answer
 _ANGLED = {f"\\{name}" for name in FUNCTIONS | {"circ"}}
 _OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")
 _BEGIN = frozenset("- ( [ { | $".split()) | {r"\{", r"\$"}  # signs that a value may begin with
 _SHORT = {"dne": "does not exist"}
 _REALS = re.compile("(?:the set of )?(?:all |the |any |every )?(?:real numbers?|reals)")
 
-# words that make another value of the one beside them
+# words that change the value next to them, or cast doubt on it
 DOUBTS = re.compile(
     r"\b(?:not|cannot|never|no|nor|or|either|neither|between|least|most|than|about|approximately|around|"
     r"roughly|nearly|almost|negative|minus|half|double|twice|triple|thirds?|quarters?|percent|"
@@ -42,7 +42,7 @@ DOUBTS = re.compile(
     r"still|says?|said|claims?|thinks?|thought|believes?|start)\b|n't\b",
     re.IGNORECASE,
 )
-# what stands before "=" and is no formula
+# left sides of "=" that are not formulas
 _NAME = re.compile(
     r"(?P<words>[A-Za-z]{2,}(?: [A-Za-z]+){0,3})|(?:m )?\\angle [A-Z]{1,3}|\[ [A-Z]{3,} \]|"
     r"\\overline \{ [A-Z]{2} \}|(?:P|\\Pr|\\bbP|E|\\bbE) [(\[] [^()\[\]]+ [)\]]"
@@ -50,7 +50,7 @@ _NAME = re.compile(
 
 
 def read(tokens: Sequence[Token]) -> Node | None:
-    """What an answer says, or None."""
+    """Parse an answer; None if it cannot be read."""
     if not tokens:
         return None
     letter, rest, certain = _choice(list(tokens))
@@ -64,9 +64,9 @@ def read(tokens: Sequence[Token]) -> Node | None:
 
 
 def _choice(tokens: list[Token]) -> tuple[str | None, list[Token], bool]:
-    r"""The letter of a choice and what follows it; whether no formula can begin so.
+    r"""The letter of a choice, the tokens after it, and whether this cannot be a formula.
 
-    (A) 12 and A) 12, of which nobody makes a product; \text{(A)} -3 and \textbf{A} 12.
+    Choices are (A) 12 and A) 12, where nobody means a product; \text{(A)} -3 and \textbf{A} 12.
     """
     bracket = tokens[0] == _OPEN
     match tokens[bracket:]:
@@ -81,7 +81,7 @@ def _choice(tokens: list[Token]) -> tuple[str | None, list[Token], bool]:
 
 
 def _begins(token: Token) -> bool:
-    """Whether a value may begin here, and nothing goes on."""
+    """Whether a token may begin a value, rather than continue one."""
     if token.command:
         return token.value not in (*RELATIONS, r"\cup")
     return token.value in _BEGIN if token.kind == "sign" else not _connects(token)
@@ -95,7 +95,7 @@ def _read(tokens: Sequence[Token]) -> Node | None:
 
 
 def _answer(tokens: Sequence[Token]) -> Node:
-    """One item, or several with a connector between them; ", and" is one connector."""
+    """Parse one item, or several with a connector between them; ", and" is one connector."""
     items: list[list[Token]] = [[]]
     connectors: list[str] = []
     depth = 0
@@ -126,7 +126,7 @@ def _connects(token: Token) -> bool:
 
 
 def _item(tokens: list[Token]) -> Node:
-    r"""A value with its unit, a text, a ratio, a time, a residue, or what the parser reads."""
+    r"""Parse a value with its unit, a text, a ratio, a time, a residue, or a formula."""
     if (words := _words(tokens)) is not None:
         return words
     if tokens[0].kind == "clock":
@@ -151,7 +151,7 @@ def _item(tokens: list[Token]) -> Node:
 
 
 def _with_name(tokens: list[Token]) -> list[Token]:
-    r"""With one letter for what a value is given of: Area = 5, \angle A = 30, P(X = 1) = 1/2."""
+    r"""Replace a named left side by one token: Area = 5, \angle A = 30, P(X = 1) = 1/2."""
     for at in (at for at, token in enumerate(tokens[:_LONGEST_NAME]) if token == _EQUALS):
         said = " ".join(str(token.value) for token in tokens[:at])
         found = _NAME.fullmatch(said)
@@ -161,7 +161,7 @@ def _with_name(tokens: list[Token]) -> list[Token]:
 
 
 def _cut(tokens: list[Token], at: Token) -> list[list[Token]]:
-    """The parts between a sign, none of which is empty."""
+    """Split tokens at a sign; no part may be empty."""
     parts: list[list[Token]] = [[]]
     for token in tokens:
         if token == at:
@@ -173,7 +173,7 @@ def _cut(tokens: list[Token], at: Token) -> list[list[Token]]:
 
 
 def _approximated(tokens: list[Token]) -> list[Token]:
-    r"""Of 1/3 \approx 0.33 the exact part; of x \approx 1.41 all."""
+    r"""The exact part 1/3 of 1/3 \approx 0.33; all of x \approx 1.41."""
     first, *others = _cut(tokens, _APPROXIMATELY)
     if _EQUALS in first:
         return first
@@ -185,7 +185,7 @@ def _approximated(tokens: list[Token]) -> list[Token]:
 
 
 def _clock(tokens: list[Token]) -> Node:
-    """A time of day, or a ratio that looks like one."""
+    """Parse a time of day, or a ratio that looks like one."""
     said = "".join(str(token.value) for token in tokens[1:])
     half = re.sub(r"[^a-z]", "", said.casefold())
     require(half in ("", "am", "pm") and not re.search(r"[^a-zA-Z.\s]", said))
@@ -193,7 +193,7 @@ def _clock(tokens: list[Token]) -> Node:
 
 
 def _residue(tokens: list[Token]) -> Node:
-    r"""3 \pmod 7, x \equiv 3 (mod 7)."""
+    r"""Parse a residue: 3 \pmod 7, x \equiv 3 (mod 7)."""
     at = tokens.index(_RESIDUE)
     value, modulus = tokens[:at], tokens[at + 1 :]
     if value[-1:] == [_OPEN] and modulus[-1:] == [_CLOSE]:
@@ -203,7 +203,7 @@ def _residue(tokens: list[Token]) -> Node:
 
 
 def _words(tokens: list[Token]) -> Node | None:
-    """An answer in words; one letter, pi or a function's name is none, "all reals" a set."""
+    """Parse an answer in words: a letter is a symbol, "all reals" a set; None for pi or sin."""
     if not all(token.kind in ("word", "text") for token in tokens):
         return None
     said = " ".join(token.value for token in tokens)
@@ -218,7 +218,7 @@ def _words(tokens: list[Token]) -> Node | None:
 
 
 def _without_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, int]:
-    """An item without the unit at its end or the currency before it, and without "million"."""
+    """Split off the unit at the end or the currency before, and a factor such as "million"."""
     last = tokens[-1].value
     unit: Unit | None
     if tokens[0].kind == "sign" and tokens[0].value in CURRENCIES:

@@ -1,9 +1,8 @@
-r"""One spelling for what is written in many: the tokens of an answer.
+r"""Tokens of an answer: one spelling for equivalent notations.
 
-Sizes and spacing (\left, \displaystyle, \,), fonts and the delimiters of mathematics go; \dfrac is
-\frac, 10{,}000 is 10000, Unicode's signs are LaTeX's. That is notation and no more: two texts with
-the same tokens say the same. Blanks go as well, and cannot join what they kept apart: "1 1/2" has
-other tokens than "11/2".
+Sizes and spacing (\left, \displaystyle, \,), fonts and math delimiters are removed; \dfrac becomes
+\frac, 10{,}000 becomes 10000, Unicode signs become LaTeX. Only notation changes: texts with equal
+tokens are equal. Removing spaces joins no tokens: "1 1/2" and "11/2" have different ones.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Literal
 from .tree import CHOICES, GREEK, Token
 from .units import UNITS
 
-LONGEST = 1000  # characters of an answer; longer ones are none
+LONGEST = 1000  # most characters of an answer; longer ones have no tokens
 Commas = Literal["number", "list"]
 
 _GREEK = {
@@ -26,7 +25,7 @@ _GREEK = {
     ): f"\\{name} "
     for name in GREEK
 }
-# what NFKC leaves as it is
+# characters that NFKC does not change
 _SIGNS = str.maketrans({
     **_GREEK, "\u2212": "-", "\u2010": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ",
     "\u22c5": r"\cdot ", "\u00f7": "/", "\u2044": "/", "\u2236": ":", "\u2264": r"\le ",
@@ -38,13 +37,14 @@ _SIGNS = str.maketrans({
     "\u27e8": r"\langle ", "\u27e9": r"\rangle ", "\u2032": "'", "\u2019": "'",
     "\u2227": r"\wedge ", "\u2228": r"\vee ", "\u00ac": r"\neg ",
 })  # fmt: skip
-# what NFKC would take for plain letters and digits, and the rest but digits of other widths
+# characters that NFKC would turn into plain letters and digits, and other non-ASCII characters
+# except full-width digits
 _SPECIAL = re.compile(
     "(?P<raised>[\u00b9\u00b2\u00b3\u2070-\u207f]+)|(?P<lowered>[\u2080-\u209c]+)|"
     "(?P<fraction>[\u00bc-\u00be\u2150-\u215e])|(?P<set>[\u2102\u2115\u211a\u211d\u2124])|"
     r"[^\x00-\x7f\uff10-\uff19]"
 )
-# commands as others write them; "" for what only looks
+# commands -> their standard form; "" for those that only affect appearance
 _COMMANDS: dict[str, str] = {
     **dict.fromkeys((
         "displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr quad qquad "
@@ -63,7 +63,7 @@ _COMMANDS: dict[str, str] = {
 }  # fmt: skip
 _NAMED = {"mod": Token("sign", r"\pmod"), "percent": Token("sign", "%"), "%": Token("sign", "%")}
 _WORDS = re.compile("[A-Za-z]{2}")
-# what says the same in other signs, in this order
+# equivalent notations, rewritten in this order
 _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(pattern, re.DOTALL), written)
     for pattern, written in (
@@ -71,13 +71,13 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
             r"(?<=\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}",
             "",
         ),
-        (  # what is not seen, or only coloured, with what it takes
+        (  # invisible or coloured parts, with their arguments
             r"\\[hv]?phantom\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}|\\(?:math)?strut\b"
             r"|\\(?:text)?color(?:box)?\s*(?:\[\w*\])?\s*\{[^{}]*\}"
             r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}|\{\s*\}(?=\s*\^)",
             " ",
         ),
-        (r"(?<!\d)\u2013|\u2013(?!\d)", "-"),  # of 3\u20135 nobody knows whether it is a range
+        (r"(?<!\d)\u2013|\u2013(?!\d)", "-"),  # 3\u20135 may be a range
         (  # 10.000,50
             r"(?<![\d.,])\d{1,3}(?:\.\d{3})+,(?:\d{2,}|[1-9])(?![\d.,])",
             lambda found: found[0].replace(".", "").replace(",", "."),
@@ -87,12 +87,12 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
             r"\\begin{matrix}\1\\end{matrix}",
         ),
         (r"\^\s*\{\s*\\degree\s*\}|(?:\^\s*)?\\degree(?![A-Za-z])", r"^\\circ "),
-        (  # \vec{i}, \hat{\imath}, \hat{\mathbf{k}} and \mathbf{j}: a unit vector in any dress
+        (  # unit vectors: \vec{i}, \hat{\imath}, \hat{\mathbf{k}} and \mathbf{j}
             r"\\(?:vec|hat)\s*(?:\{\s*\\?([ij])(?:math)?\s*\}|\{\s*(k)\s*\}"
             r"|\{\s*\\math(?:bf|rm)\s*\{\s*([ijk])\s*\}\s*\}|\s+([ijk])\b)",
             r"\\mathrm{\1\2\3\4}",
         ),
-        # half lines, whose sign is no power
+        # half lines, whose sign is not a power
         (r"\\mathbb\s*(?:\{\s*R\s*\}|R)\s*\^\s*(?:\{\s*\+\s*\}|\+)", r"(0,\\infty)"),
         (r"\\mathbb\s*(?:\{\s*R\s*\}|R)\s*\^\s*(?:\{\s*-\s*\}|-)", r"(-\\infty,0)"),
         (  # \frac12, \binom nk
@@ -129,10 +129,10 @@ _PIECES = re.compile(
 
 
 def tokens(text: str, commas: Commas | None = None) -> list[Token]:
-    """The tokens of an answer; none where it is too long to be one.
+    """The tokens of an answer; [] if it is longer than `LONGEST`.
 
-    `commas` says what 100,200 is; without it a number, and 100,200,300 is unclear. 1,234 is a
-    number, 12,34 and 100, 200 are lists in any case.
+    `commas` decides what 100,200 is; without it 100,200 is a number, and 100,200,300 is unclear.
+    In any case 1,234 is a number, and 12,34 and 100, 200 are lists.
     """
     if len(text) > LONGEST:
         return []
@@ -157,7 +157,7 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
         value = found[-1].value if found else ""
         if kind in ("sign", "escaped"):
             depth += (value in ("(", "[", r"\{")) - (value in (")", "]", r"\}"))
-    while found[-1:] == [Token("sign", "\\\\")]:  # a break of line behind which nothing comes
+    while found[-1:] == [Token("sign", "\\\\")]:  # a line break at the end
         found.pop()
     if found[-1:] == [Token("sign", ".")]:
         found.pop()
@@ -165,7 +165,7 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
 
 
 def latex(text: str) -> str:
-    """A text with LaTeX's commands for Unicode's signs, and plain letters and digits."""
+    """Replace Unicode signs by LaTeX commands, and other letters and digits by plain ones."""
     return _SPECIAL.sub(_special, text).translate(_SIGNS)
 
 
@@ -184,7 +184,7 @@ def _special(found: re.Match[str]) -> str:
 
 
 def _said_with_commas(text: str, match: re.Match[str], commas: Commas | None) -> str:
-    """Whether digits and commas without a space are one number, "digits" of several, or unclear."""
+    """Kind of digits with commas: "commas" for one number, "digits" for several, or "unclear"."""
     run = match[0].partition(".")[0]
     groups = run.split(",")
     listed = not any(len(group) > 1 and group[0] == "0" for group in groups)  # 100,000
@@ -199,7 +199,7 @@ def _said_with_commas(text: str, match: re.Match[str], commas: Commas | None) ->
 
 
 def _bare_scripts(found: list[Token]) -> list[Token]:
-    """x^{2} as x^2."""
+    """Rewrite x^{2} as x^2."""
     out: list[Token] = []
     for token in found:
         out.append(token)
@@ -242,7 +242,7 @@ def _token(kind: str, match: re.Match[str]) -> list[Token]:
 
 
 def _text(said: str) -> list[Token]:
-    r"""\text{(A)} is (A), \text{42} is 42; words and units are texts."""
+    r"""Tokens of \text{...}: (A) is a choice, 42 a number; words and units are texts."""
     bare = said[1:-1] if len(said) == 3 and said[0] + said[-1] == "()" else said
     if bare != said and bare in CHOICES:
         return [Token("sign", "("), Token("text", bare), Token("sign", ")")]
@@ -250,7 +250,7 @@ def _text(said: str) -> list[Token]:
         return [_NAMED[bare]]
     sign = len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare)
     if sign or re.match(r"\d|\(mod ", bare):
-        found = tokens(bare)  # \mathrm{m^2} is no letter's
+        found = tokens(bare)  # the m of \mathrm{m^2} is a unit, not a letter
         return [
             Token("text", t.value) if t.kind == "word" and t.value in UNITS else t for t in found
         ]
@@ -258,7 +258,7 @@ def _text(said: str) -> list[Token]:
 
 
 def _recurring(said: str) -> Fraction:
-    r"""0.1\overline{6}, 0.1\dot{6} and 0.(142857)."""
+    r"""Value of a recurring decimal: 0.1\overline{6}, 0.1\dot{6}, 0.(142857)."""
     plain, again = re.split(r"\\|\(", said, maxsplit=1)
     whole, decimals = plain.split(".")
     period = re.sub(r"\D", "", again)

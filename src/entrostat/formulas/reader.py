@@ -1,10 +1,10 @@
-r"""What an answer says: a tree, or nothing where it could be read in two ways.
+r"""Parser of formulas: tokens to a tree; raises `Unreadable` for ambiguous ones.
 
-A reader of our own, because a grader has to know what it does not understand. It takes what final
-answers are made of, in LaTeX or plain: numbers, letters, + - * / ^, roots, fractions, common
+entrostat has its own parser because a grader must know what it does not understand. The parser
+reads final answers in LaTeX or plain text: numbers, letters, + - * / ^, roots, fractions, common
 functions, percent, units, tuples, intervals, sets, unions, matrices, equations, inequalities, \pm,
-several answers in a list. Nothing is evaluated here, no name is looked up anywhere, and work is
-linear in the number of tokens. Unknown words, and what is ambiguous (1/2x, \sqrt23), are refused.
+lists of answers. It evaluates nothing, looks up no names, and takes time linear in the number of
+tokens. Unknown words and ambiguous formulas (1/2x, \sqrt23) raise `Unreadable`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from fractions import Fraction
 
 from .tree import BRACKETS, EMPTY, FUNCTIONS, RELATIONS, SYMBOLS, Node, Token, number
 
-_CALLED = frozenset("fghFGHP")  # f(x+1) is no product
+_CALLED = frozenset("fghFGHP")  # f(x+1) is not a product
 _DEEPEST = 40
-# words, and no products of letters
+# words, not products of letters
 _WORDS = frozenset(
     "so is he we it to of in at on no by or as if an be do go my up us me am the and are has for "
     "not get one two six ten all any was can out its our who how why now yes per day men age cow "
     "cat dog sum gcd lcm max min mod det nan inf".split()
 )
 _PLUS_MINUS = ("+", "-", r"\pm", r"\mp")
-# commands that go on with what stands before them
+# commands that continue a formula, so cannot begin a factor
 _ENDS = frozenset(RELATIONS) | set(r"\cup \pm \mp \rfloor \rceil \rangle \setminus \choose".split())
 _MINUS_ONE = Node("-", (number(1),))
 _NOTHING = Token("end of input", "")
 
 
-class Unreadable(ValueError):  # noqa: N818 - no error: it is how a reader says no
-    """There is no reading, or there are several."""
+class Unreadable(ValueError):  # noqa: N818 - not an error: the text has no unique reading
+    """The text cannot be read, or is ambiguous."""
 
 
 def require(condition: object) -> None:
@@ -39,12 +39,12 @@ def require(condition: object) -> None:
 
 
 class Parser:
-    """Recursive descent over the tokens of an item; a method a level, loosest first."""
+    """Recursive-descent parser of an item's tokens; one method per level of precedence."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = list(tokens)
         self._at = self._depth = 0
-        self._bars = 0  # | that are open
+        self._bars = 0  # number of open |
 
     def whole(self) -> Node:
         node = self._relation()
@@ -65,11 +65,11 @@ class Parser:
         return kind == "sign" and value in signs
 
     def _take(self, *signs: str) -> str:
-        """The sign that comes next if it is one of these, else nothing."""
+        """Consume and return the next sign if it is one of these, else return ""."""
         return self._next().value if self._follows(*signs) else ""
 
     def _relation(self) -> Node:
-        """A chain of sides with relations between them, or one side."""
+        """Parse a chain of sides with relations between them, or one side."""
         sides, signs = [self._sets()], []
         while sign := self._take(*RELATIONS):
             sign = RELATIONS[sign]
@@ -89,7 +89,7 @@ class Parser:
         return _joined("union", parts)
 
     def _chosen(self) -> Node:
-        r"""A sum, or n \choose k, which has all that stands on either side in its braces."""
+        r"""Parse a sum, or n \choose k, whose arguments extend to the enclosing braces."""
         node = self._sum()
         return Node("call", (node, self._sum()), "binom") if self._take(r"\choose") else node
 
@@ -130,7 +130,7 @@ class Parser:
         return token.value in ("(", "{") or (token.value == "|" and not self._bars)
 
     def _factor(self) -> Node:
-        """A primary with what may follow it: a power, !, %."""
+        """Parse a primary, followed by powers, ! or %."""
         node = self._primary()
         while sign := self._take("^", "!", "%"):
             if sign != "^":
@@ -140,7 +140,7 @@ class Parser:
                 continue
             else:
                 node = Node("^", (node, self._exponent()))
-            # 5!! is a product of odd numbers to some
+            # ambiguous: 5!! may be a double factorial
             require(sign == "%" or not self._follows(sign))
         return node
 
@@ -148,7 +148,7 @@ class Parser:
         minus = self._take("-")
         kind, value = self._peek()
         require(kind != "word" or len(value) == 1)  # e^ix
-        # of x^2 \frac{a}{b} it is 2
+        # the exponent of x^2 \frac{a}{b} is 2
         node = number(self._next().value) if kind == "number" else self._primary()
         return Node("-", (node,)) if minus else node
 
@@ -196,7 +196,7 @@ class Parser:
         raise Unreadable
 
     def _number(self, value: Fraction) -> Node:
-        """A number: with a base, or mixed with the fraction behind it."""
+        """Parse a number, with a base or as a mixed number with a following fraction."""
         if self._take("_"):
             return Node("based", (), (value, self._subscript()))
         if self._take(r"\frac"):
@@ -213,7 +213,7 @@ class Parser:
     def _letters(self, kind: str, word: str) -> Node:
         product = len(word) <= 3 and (word.islower() or word.isupper()) and word not in _WORDS
         require(len(word) == 1 or (kind == "word" and product))
-        # xy is x times y
+        # read xy as x times y
         self._tokens[self._at : self._at] = [Token("word", letter) for letter in word[1:]]
         return self._symbol(word[0])
 
@@ -246,7 +246,7 @@ class Parser:
         return Node("/", parts) if command == r"\frac" else Node("call", parts, "binom")
 
     def _argument(self) -> Node:
-        r"""{...}, or the one digit or letter that \frac and \sqrt take without braces."""
+        r"""Parse {...}, or the digit or letter that \frac and \sqrt take without braces."""
         if self._take("{"):
             return self._until("}")
         if self._take("("):  # \sqrt(2)
@@ -260,7 +260,7 @@ class Parser:
         raise Unreadable
 
     def _call(self, name: str) -> Node:
-        """A function with its argument: brackets, or letters and numbers up to the next sign."""
+        """Parse a function's argument: brackets, or letters and numbers up to the next sign."""
         base = (self._base(),) if name == "log" and self._take("_") else ()
         power = self._exponent() if self._take("^") else None
         if self._follows("(", "{", "|"):
@@ -284,11 +284,11 @@ class Parser:
         return node if power is None else Node("^", (node, power))
 
     def _base(self) -> Node:
-        r"""Of a logarithm: a number as a whole, \log_{10} and \log_10 alike, or an argument."""
+        r"""Parse the base of a logarithm: all digits of a number (\log_10), or an argument."""
         kind, value = self._peek()
         if kind != "number":
             return self._argument()
-        require(value not in (0, 1))  # no logarithm
+        require(value not in (0, 1))  # invalid bases
         return number(self._next().value)
 
     def _bare_argument(self) -> Node:
@@ -303,7 +303,7 @@ class Parser:
         return node
 
     def _brackets(self, opening: str) -> Node:
-        """What is grouped, or a tuple or an interval with its brackets."""
+        """Parse a group, a tuple, an interval or a matrix after an opening bracket."""
         if self._peek().kind == "begin":
             matrix = self._matrix(f"p{self._next().value.removeprefix('p')}")
             self._next()
@@ -315,11 +315,11 @@ class Parser:
         return parts[0]
 
     def _parts(self, *closing: str) -> tuple[tuple[Node, ...], str]:
-        """Items between commas up to what closes."""
+        """Parse items between commas up to a closing sign; returns the items and that sign."""
         bars, self._bars = self._bars, 0
         item = self._relation if r"\}" in closing else self._chosen
         parts = [item()]
-        comma = ";" if self._follows(";") else ","  # one of them in all places
+        comma = ";" if self._follows(";") else ","  # the same sign throughout
         while self._take(comma):
             parts.append(item())
         self._bars = bars
@@ -350,7 +350,7 @@ def _joined(kind: str, parts: Sequence[Node]) -> Node:
 
 
 def _mixed(whole: Fraction, top: Fraction | None, bottom: Fraction | None) -> Node:
-    r"""1\frac{1}{2} is 3/2; 2\frac{5}{3} and 0.5\frac{1}{2} are no mixed numbers."""
+    r"""Value of a mixed number: 3/2 for 1\frac{1}{2}; not 2\frac{5}{3} and 0.5\frac{1}{2}."""
     if top is None or bottom is None or not 0 < top < bottom:
         raise Unreadable
     require(all(part.denominator == 1 for part in (whole, top, bottom)))

@@ -1,12 +1,12 @@
-"""What math-verify and sympy say of two answers.
+"""Comparison of two answers by math-verify and sympy.
 
-For formulas that our reader has no rules for, and as rules of their own, so that figures can be
-compared with others'.
+It serves formulas that `reader` has no rules for. It also provides other projects' rules, so that
+scores can be compared.
 
-math-verify reads LaTeX with a grammar (latex2sympy2), no `eval`: names in a text become letters.
-Plain sums are the exception, `parse_expr` on nothing but digits, brackets and operators. What it
-makes of a text may take for ever to evaluate, and its time limits are signals, which only a main
-thread has: they are off, and the worker pool's limit holds. Both are imported when first needed.
+math-verify parses LaTeX with a grammar (latex2sympy2), without `eval`: names become letters. Only
+plain sums go to `parse_expr`, limited to digits, brackets and operators. Evaluating the result may
+take forever. Its time limits use signals, which work only in a main thread, so they are off and the
+worker pool's limit applies. Both packages are imported on first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from typing import Any
 
 _LONGEST = 200
-# what the guard lets through: mathematics with letters, and commands that name no new objects
+# commands that the guard allows: mathematics with letters, no new objects
 _COMMANDS = frozenset(
     "frac dfrac tfrac sqrt sum prod int lim infty pi to cdot times left right binom ln log exp sin "
     "cos tan theta alpha beta lambda phi le ge displaystyle limits rightarrow".split()
@@ -32,26 +32,26 @@ _LETTERS = re.compile(r"[A-Za-z]{2}")
 
 
 def load() -> tuple[Any, Any]:
-    """math-verify, and latex2sympy2's reader; ImportError also at an antlr that is not known."""
+    """math-verify and latex2sympy2's parser; ImportError also for an unsupported antlr version."""
     import math_verify
     from latex2sympy2_extended import latex2sympy
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that it has no time limit
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of no time limit
     return math_verify, latex2sympy
 
 
 def warm() -> None:
-    """Import both and have the grammar built, which takes a second."""
+    """Import both and build the grammar, which takes a second."""
     load()
     _parsed("x")
 
 
 def same_formula(expected: str, given: str) -> bool:
-    r"""Whether two formulas are the same to math-verify and to sympy.
+    r"""Whether two formulas are equal for both math-verify and sympy.
 
-    Only where a sum, a product, an integral or a limit is expected, which our reader has no rules
-    for (given where a number is expected, it is the question again), and only for what stands for a
-    value: no relation, no list, no words, no numbers or powers that are large.
+    False unless the expected answer has a sum, product, integral or limit, which `reader` cannot
+    parse. (If a number is expected, such an answer only repeats the question.) False also unless
+    both are values: no relations, lists, words, or large numbers or powers.
     """
     expected, given = (
         _SPACES.sub(" ", _GROUPED.sub("", text)).replace(r"\mathrm{d}", "d")
@@ -88,14 +88,14 @@ def _is_formula(text: str) -> bool:
 
 
 def math_verify(expected: str, given: str) -> bool:
-    """The package's own verdict, with its own defaults, on two answers that are formulas."""
+    """math-verify's own verdict on two formulas, with its defaults."""
     package, _ = load()
     sides = [package.parse(f"${text}$", parsing_timeout=None) for text in (expected, given)]
     return bool(package.verify(sides[0], sides[1], timeout_seconds=None))
 
 
 def minerva(expected: str, given: str) -> bool:
-    """Equal once normalised, or to sympy: as in lm-eval's minerva_math, with which REPO grades."""
+    """Equal after normalisation, or for sympy: as in lm-eval's minerva_math, which REPO uses."""
     sides = [normalised(text) for text in (expected, given)]
     if sides[0] == sides[1]:
         return True
@@ -109,7 +109,7 @@ def _parsed(text: str) -> Any:
     _, latex2sympy = load()
     try:
         found = latex2sympy(text, normalization_config=None)
-    except Exception:  # its own; whatever it raises, it has not read it
+    except Exception:  # it may raise any type if it cannot parse
         return None
     return found if isinstance(found, Expr) else None
 
@@ -141,7 +141,7 @@ _UNWRAPPED = (
 
 
 def normalised(text: str) -> str:
-    """An answer by Minerva's rules: the last side of an equation, without units, fonts and $."""
+    """Normalise an answer by Minerva's rules: last side of an equation, no units, fonts or $."""
     text = text.split("=")[-1]
     for old, new in _REPLACED:
         text = text.replace(old, new)

@@ -1,4 +1,4 @@
-"""What readers make of an answer, and the names they know."""
+"""Tokens and trees of answers, and the known names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Token(NamedTuple):
     r"""A piece of an answer.
 
     Attributes:
-        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "sign", a command
-            with its backslash or any other character; "unclear", digits and commas that are one
-            number to some and several to others; "name", what a value is given of: Area.
-        value: a Fraction of a number, a text of all others.
+        kind: "number"; "word", a run of letters; "text", the content of \text{}; "sign", a command
+            with its backslash or any other character; "unclear", digits with commas that may be one
+            number or several; "clock", 10:15; "begin", "end"; "name", a left side such as Area.
+        value: a Fraction for a number, else a string.
     """
 
     kind: str
@@ -22,21 +22,21 @@ class Token(NamedTuple):
 
     @property
     def command(self) -> str:
-        """A command's name without its backslash; nothing of all else."""
+        """A command's name without its backslash; "" for other tokens."""
         name = str(self.value)[1:]
         return name if self.kind == "sign" and name.isalpha() else ""
 
 
 class Node(NamedTuple):
-    r"""A piece of mathematics.
+    r"""A node of a formula's tree.
 
     Attributes:
         kind: of values: "number", "symbol", "+", "*", "/", "^", "-", "root", "call", "opaque",
             "!", "%", "abs", "\pm", "\mp", "degree"; of others "list", "set", "union", "without",
-            "matrix", "row", "text", "based", "quantity", "relation", "choice", and brackets with
-            what they open and close with: "(]".
-        parts: what it is made of.
-        value: a number's Fraction; a name; a unit; of a relation its signs; of a choice its letter.
+            "matrix", "row", "text", "based", "quantity", "relation", "choice", "ratio", "clock",
+            "residue", "<>", and pairs of brackets such as "(]".
+        parts: child nodes.
+        value: a number's Fraction; a name; a unit; a relation's signs; a choice's letter.
     """
 
     kind: str
@@ -48,7 +48,7 @@ def number(value: Fraction | int) -> Node:
     return Node("number", (), Fraction(value))
 
 
-NAMELESS = Node("symbol", (), "?")  # what is only \approx 2.5
+NAMELESS = Node("symbol", (), "?")  # the left side of a lone \approx 2.5
 EMPTY, INFINITY, REALS = (Node("symbol", (), name) for name in ("emptyset", "infty", "bbR"))
 BRACKETS = frozenset({"()", "(]", "[)", "[]"})
 RELATIONS = {
@@ -63,7 +63,7 @@ GREEK = (
     "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi psi omega Delta Gamma "
     "Omega Sigma Phi Theta zeta eta xi chi kappa pi"
 ).split()
-# how a symbol is written: pi, \pi, \mathbb{R}
+# spellings of symbols: pi, \pi, \mathbb{R}
 SYMBOLS = {
     **{written: name for name in (*GREEK, "infty", "emptyset") for written in (name, f"\\{name}")},
     **{f"\\bb{letter}": f"bb{letter}" for letter in "RZNQC"},
@@ -73,19 +73,19 @@ CHOICES = frozenset("ABCDEFGHIJ")
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A piece and all its parts."""
+    """A node and all its descendants."""
     yield node
     for part in node.parts:
         yield from walk(part)
 
 
 def about(node: Node) -> bool:
-    r"""Whether something is only \approx."""
+    r"""Whether a tree contains \approx."""
     return any(part.kind == "relation" and "~" in part.value for part in walk(node))
 
 
 def exactly(node: Node) -> Node:
-    r"""With = for \approx."""
+    r"""Replace \approx by =."""
     if not about(node):
         return node
     if NAMELESS in node.parts:
@@ -95,7 +95,7 @@ def exactly(node: Node) -> Node:
 
 
 def signed(node: Node, sign: str) -> Node:
-    r"""With + or - for \pm, the other for \mp."""
+    r"""Replace \pm by `sign` and \mp by the opposite sign."""
     parts = tuple(signed(part, sign) for part in node.parts)
     if node.kind in (r"\pm", r"\mp"):
         plus = (node.kind == r"\pm") == (sign == "+")

@@ -1,7 +1,7 @@
-r"""Units that may stand behind a number, each with its other spellings.
+r"""Units after a number, with their spellings.
 
-A unit is a product of powers of units: \mathrm{kJ}\,\mathrm{mol}^{-1}, "kilojoules per mole" and
-kJ/mol are one. Units of the SI take prefixes; none is converted into another.
+A unit is a product of powers: \mathrm{kJ}\,\mathrm{mol}^{-1}, "kilojoules per mole" and kJ/mol are
+equal. SI units take prefixes; no unit is converted into another.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SHORT = {
 }  # fmt: skip
 _COMMANDS = ("mu", "AA", "Omega", "frac")
 _SHORTENED = re.compile(rf"\b(?:{'|'.join(_SHORT)})\b|\bdegrees?\s+(?=[CF])")
-_LONGEST = 16  # tokens of a unit
+_LONGEST = 16  # most tokens of a unit
 
 
 def _spellings() -> dict[str, str]:
@@ -106,7 +106,7 @@ def unit_of(tokens: Sequence[Token]) -> Unit | None:
 
 
 def _parsed(text: str) -> Unit | None:
-    """J/(mol*K): what stands in brackets is divided by, else only what follows the bar."""
+    """Parse a unit: the bar divides by a bracket, J/(mol*K), else by the next factor only."""
     powers: Counter[str] = Counter()
     for bar, group, plain in _TERM.findall(text):
         sign = -1 if bar else 1
@@ -122,7 +122,7 @@ def _parsed(text: str) -> Unit | None:
 
 
 def unit_at_end(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
-    """An item without the unit at its end, and the unit. 5m is no unit: five times m."""
+    """Split off the unit at the end of an item; 5m has none, it is five times m."""
     names = [bool(token.command) or token.kind in ("word", "text") for token in tokens]
     for begin in range(max(1, len(tokens) - _LONGEST), len(tokens)):
         kind, value = tokens[begin]

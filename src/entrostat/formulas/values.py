@@ -1,11 +1,11 @@
-"""Whether two values are the same: exactly where both are rational, else to a thousand digits.
+"""Equality of two values: exact if both are rational, else with a thousand digits.
 
-Values of a thousand digits are the same if they agree to 690: everything on the way lies between
-1e-300 and 1e300 in size, so that no difference that so few signs can say is smaller. Formulas are
-compared at points fixed by their letters' names and have to agree wherever both have a value:
-those that differ agree at random points with probability next to 0. Letters in a factorial or a
-binomial coefficient stand for whole numbers; step functions are also compared far out and on both
-sides of each jump. `log` without a base is one of nobody knows which base, f(x) unknown.
+Values with a thousand digits are equal if they agree to 690 digits. All intermediate values lie
+between 1e-300 and 1e300 in size, so no difference that so short a formula can express is smaller.
+Formulas with letters are compared at points derived from the letters' names, and must agree
+wherever both have a value: different formulas agree at random points with probability near 0.
+Letters in a factorial or binomial coefficient are whole numbers. Step functions are also compared
+far out and on both sides of each jump. `log` without a base has an unknown base, f is unknown.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mpmath.ctx_mp import MPContext
 
 from .tree import Node, walk
 
-_MP = MPContext()  # of our own: nobody else's precision is touched, in no thread
+_MP = MPContext()  # own context: leaves mpmath's global precision alone, in all threads
 _MP.dps = 1000
 _SAME = _MP.mpf(10) ** -690
 _NOTHING, _SMALLEST, _LARGEST = (_MP.mpf(10) ** power for power in (-650, -300, 300))
 _BESIDE = _MP.mpf(10) ** -99
-_BITS = 20_000  # of an exact number
+_BITS = 20_000  # most bits of an exact number
 _NO_LETTERS = frozenset("i e pi infty emptyset bbR bbZ bbN bbQ bbC".split())
 _NOWHERE: Mapping[str, Any] = {}
 _POINTS, _WHOLE_POINTS, _FAR_POINTS, _ENOUGH = 16, 96, 36, 3
@@ -37,16 +37,16 @@ _OUTSIDE, _NONE = object(), object()
 _LARGEST_FACTORIAL = 170
 
 
-class _Undefined(ArithmeticError):  # noqa: N818 - how a value says that there is none
-    """A value that does not exist, or that is too large or too small to be told from others."""
+class _Undefined(ArithmeticError):  # noqa: N818 - not an error: there is no value
+    """A value does not exist, or is too large or too small to be distinguished from others."""
 
 
 class _Outside(ArithmeticError):  # noqa: N818
-    """A formula has no real value where its letters are real: the root of -2, its logarithm."""
+    """A formula has no real value for real letters, such as a root or logarithm of -2."""
 
 
 def same_value(a: Node, b: Node) -> bool:
-    """Whether two values are equal; False also where that cannot be told."""
+    """Whether two values are equal; False also if that cannot be decided."""
     exact = exact_value(a), exact_value(b)
     if None not in exact:
         return exact[0] == exact[1]
@@ -54,7 +54,7 @@ def same_value(a: Node, b: Node) -> bool:
 
 
 def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
-    """What `of` the values is, if it is the same wherever both have one; else None."""
+    """The value of `of`(a, b), if it is the same wherever both are defined; else None."""
     letters = symbols(a) | symbols(b)
     agreed: list[tuple[Any, Any]] = []
     for at in _points(a, b, letters):
@@ -63,7 +63,7 @@ def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
         if _NONE in pair or outside == 2:
             continue
         if outside:
-            return None  # one has a real value where the other has none
+            return None  # only one has a real value here
         try:
             found, size = of(*pair), max(1, *map(abs, pair))
         except (ArithmeticError, ValueError):
@@ -87,7 +87,7 @@ def _value_or_reason(node: Node, at: Mapping[str, Any]) -> Any:
 
 
 def real_value(node: Node) -> int | None:
-    """A real number without letters, in units of 10^-650; or None."""
+    """The value of a real number without letters, in units of 10^-650; or None."""
     value = None if symbols(node) else _value_or_reason(node, _NOWHERE)
     if value is None or value is _OUTSIDE or value is _NONE or _MP.im(value) != 0:
         return None
@@ -95,7 +95,7 @@ def real_value(node: Node) -> int | None:
 
 
 def affine(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
-    """Start and slope of a formula that is a line in its only letter, or None."""
+    """Start and slope of a formula that is linear in its only letter, or None."""
     places = (0, 1, 2, 3, -5, Fraction(1, 7))
     start, *rest = (exact_value(node, {letter: Fraction(place)}) for place in places)
     if start is None or rest[0] is None:
@@ -106,15 +106,15 @@ def affine(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
 
 
 def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Where two values are looked at: what each letter is."""
+    """Points at which two values are compared: a value for each letter."""
     both = Node("", (a, b))
     stepped = _letters_in(both, ("floor", "ceil"))
     counted = sorted(_letters_in(both, ("!", "binom")) | (stepped & _WHOLE and letters & _WHOLE))
     for point in range(_WHOLE_POINTS if counted else _POINTS if letters else 1):
-        # every other time far away, as |x - 5| is not 5 - x
+        # every other point is far out, to distinguish |x - 5| from 5 - x
         at = {name: _sample(name, point) * (100 if point % 2 else 1) for name in letters}
         whole = {name: _whole_at(name, point, name == counted[0]) for name in counted}
-        if not stepped or min(whole.values(), default=1) > 0:  # they count
+        if not stepped or min(whole.values(), default=1) > 0:  # counts are positive
             yield at | whole
     if letters and not counted and (stepped or _letters_in(both, ("abs",))):
         for point in range(_FAR_POINTS):
@@ -133,7 +133,7 @@ def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any
 
 
 def _jumps(node: Node, letter: str) -> Iterator[Fraction]:
-    """Places where a step function of a line jumps."""
+    """Places where step functions with linear arguments jump."""
     steps = (part for part in walk(node) if part.value in ("floor", "ceil"))
     for line in (affine(step.parts[0], letter) for step in steps):
         if line is not None and line[1]:
@@ -141,12 +141,12 @@ def _jumps(node: Node, letter: str) -> Iterator[Fraction]:
 
 
 def symbols(node: Node) -> frozenset[str]:
-    """Letters of a value; i, e, pi are numbers, the infinite and sets have no value."""
+    """The letters of a value, without i, e, pi, infinity and named sets."""
     return frozenset(part.value for part in walk(node) if part.kind == "symbol") - _NO_LETTERS
 
 
 def exact_value(node: Node, at: Mapping[str, Fraction] = _NOWHERE) -> Fraction | None:
-    """A rational number that is written with digits, + - * / and whole powers; or None."""
+    """Exact value of a formula with only numbers, + - * / and whole powers; or None."""
     if node.kind in ("number", "symbol"):
         return node.value if node.kind == "number" else at.get(node.value)
     rule = _EXACT.get(node.kind)
@@ -181,34 +181,34 @@ _EXACT: dict[str, Callable[..., Fraction | None]] = {
 }
 
 
-@lru_cache(maxsize=4096)  # names are what a model writes
+@lru_cache(maxsize=4096)  # bounded: a model chooses the names
 def _drawn(name: str, point: int) -> bytes:
     return hashlib.sha256(f"{name} {point}".encode()).digest()
 
 
 def _sample(name: str, point: int) -> Any:
-    """Where a letter is looked at: between -4 and 4, to 48 digits."""
+    """Sample value of a letter: between -4 and 4, to 48 digits."""
     return _MP.mpf(int.from_bytes(_drawn(name, point)[:20], "big")) / 2**157 - 4
 
 
 def _whole_at(name: str, point: int, first: bool) -> Any:
-    """Where a letter in a factorial is looked at, negative too: (n^2)! has a value there."""
+    """Sample value of a letter in a factorial; also negative, as (n^2)! has a value there."""
     digest = _drawn(name, point)
     if first:
         return _MP.mpf(point - 8 if point < 56 else 48 + digest[0] % 119)
-    within = (4, 12, 40, 167)[digest[1] % 4]  # k of binom(n, k) is below n, and n may be 5
+    within = (4, 12, 40, 167)[digest[1] % 4]  # also small: in binom(n, k) k <= n, and n may be 5
     return _MP.mpf((digest[0] % within) * (1 if digest[2] % 8 else -1))
 
 
 def _near_jump(name: str, point: int) -> Any:
-    """Where a letter of a step function is looked at: at fractions, and right beside them."""
+    """Sample value of a letter in a step function: a fraction, or right beside one."""
     digest = _drawn(name, point)
     beside = (0, _BESIDE, -_BESIDE)[point % 3]
     return _MP.mpf(digest[0] % 41 - 20) / (1, 1, 1, 2, 2, 3, 4, 5)[digest[1] % 8] + beside
 
 
 def _whole_far(name: str, point: int) -> Any:
-    """Where a whole number in a step function is looked at far from 0."""
+    """Sample value, far from 0, of a whole number in a step function."""
     digest = _drawn(name, point)
     return _MP.mpf((1 + digest[0]) * 10 ** (point % 9) + digest[1] % 3 - 1)
 
@@ -219,7 +219,7 @@ def _letters_in(node: Node, kinds: Sequence[str]) -> frozenset[str]:
 
 
 def value_at(node: Node, at: Mapping[str, Any]) -> Any:
-    """A value where letters are numbers; `_Undefined` where none can be told from others."""
+    """The value at a point; raises `_Undefined` if there is none or its size is out of range."""
     parts = [value_at(part, at) for part in node.parts]
     if node.kind == "number":
         value = _MP.mpf(node.value.numerator) / node.value.denominator
@@ -262,7 +262,7 @@ def _power(base: Any, power: Any) -> Any:
 
 
 def _odd_root(base: Any, power: Fraction | None) -> Any:
-    """(-8)^(1/3) is -2, as the cube root of -8 is; None where base or power are no such numbers."""
+    """The real odd root of a negative base: (-8)^(1/3) is -2; None for other bases and powers."""
     if power is None or power.denominator % 2 == 0 or power.denominator == 1:
         return None
     if _MP.im(base) != 0 or _MP.re(base) >= 0:
@@ -273,7 +273,7 @@ def _odd_root(base: Any, power: Fraction | None) -> Any:
 
 def _root(radicand: Any, index: Any = 2) -> Any:
     if _MP.im(radicand) == 0 and _MP.re(radicand) < 0 and index in (3, 5, 7, 9):
-        return -_power(-radicand, 1 / _MP.mpf(index))  # the real one
+        return -_power(-radicand, 1 / _MP.mpf(index))  # the real root
     _require(_MP.im(index) == 0 and 1 < _MP.re(index) < 100)
     return _power(radicand, 1 / _MP.mpf(_MP.re(index)))
 
@@ -308,7 +308,7 @@ _LARGEST_ARGUMENT = {
 
 
 def _real(x: Any) -> Any:
-    """A real number; what is within rounding of a whole number is taken for it."""
+    """A real number, rounded to a whole number if within rounding error of it."""
     _require(_MP.im(x) == 0)
     nearest = _MP.nint(_MP.re(x))
     return nearest if abs(x - nearest) < _NOTHING else x
@@ -331,6 +331,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _unknown(name: str, *arguments: Any) -> Any:
-    """A function about which nothing is known but its name."""
+    """A stand-in for an unknown function, determined by its name."""
     terms = [x * _sample(name, place + 100) for place, x in enumerate(arguments)]
     return _MP.sin(_MP.fsum(terms) + _sample(name, 99)) + _MP.fsum(terms) ** 3

@@ -1,10 +1,10 @@
-"""Graders: a response and the expected answer to a reward.
+"""Graders: map a response and the expected answer to a reward.
 
-`grade(grader, response, answer)` is what everything that scores a text by name calls. `GRADERS` is
-the one table of names; MODULE:FUNCTION is a grader of the user's own. A grader that is *total*
-gives any text a grade in time linear in its length, and is called in process. The others (they
-simplify formulas, run programs, or are somebody else's) go to worker processes under a time limit:
-hosts call `grade_here` in theirs, `grade` in a small pool of its own.
+`grade(grader, response, answer)` scores a text by a grader's name. `GRADERS` is the table of names;
+MODULE:FUNCTION is a user's own grader. A *total* grader grades any text in time linear in its
+length, and is called in process. The others (they simplify formulas, run programs, or are a user's)
+run in worker processes under a time limit: trainers call `grade_here` in their workers, `grade`
+uses a small pool of its own.
 """
 
 from .call import grade as grade

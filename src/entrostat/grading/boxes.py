@@ -1,4 +1,4 @@
-r"""Boxes: what stands in the last \boxed{}, with those that join it and the unit behind it."""
+r"""Boxes: the content of the last \boxed{}, with boxes that join it and a unit after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..formulas.units import SCALES, UNITS
 from .sentences import NEAR, OR_MORE, REGRET, TAIL, from_phrase, sentence
 from .texts import closing
 
-_MOST = 20  # boxes of one answer
+_MOST = 20  # most boxes of one answer
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _ARGUMENT = r"\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}|[0-9a-zA-Z])"
 _BARE_BOX = re.compile(
@@ -22,7 +22,7 @@ _BARE_BOX = re.compile(
 )
 _LETTER_IS = r"(?P<name>[a-zA-Z](?:_\{?\w\}?)?)\s*&?=\s*"
 _MORE = "and|or|also|both|either|alternatively"
-# all that parts two boxes of a list
+# anything between two boxes of a list
 _JOINT = re.compile(
     r"\s*(?:(?P<sign>\\?%|\^\s*\{?\\circ\}?|\u00b0)|"
     rf"(?!(?:{_MORE})\b)(?P<word>[A-Za-z]{{2,}}))?"
@@ -33,24 +33,24 @@ _IN_TEXT = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}")
 _SENTENCE_END = re.compile(r"[.!?:;](?=[\s*$)\]]|\\\)|\Z)|\n")
 _ALSO = re.compile(r"\b(?:or|alternatively|another|also|either|possibly)\b", re.IGNORECASE)
 _DELIMITERS = re.compile(r"\\[()\[\],;!]|\$|(?<=[.:])[*_]{1,3}|\*\*|~")
-# what belongs to a box that it stands behind
+# text after a box that belongs to it
 _BELONGS = re.compile(
     r"\s*(?:\\?%|percent\b|\^\s*\{?\\circ\}?|\u00b0|\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\{?\d\}?)?)"
 )
 _GOES_ON = re.compile(r"[ \t]+(?:and[ \t]+)?\d")  # 8 hours 30 minutes
 _WORD = re.compile(r"\s+([a-zA-Z]+)\b")
-# what may stand behind a box that is an answer: in mathematics its end, else that and words
+# text allowed after a box that is an answer: the end of mathematics; outside it also words
 _ENDS = re.compile(
     r"\s*(?:\Z|\\(?:approx|simeq|[rR]ightarrow|implies)\b|[.,;:]?\s*(?:\$|\\[)\]]|\\\\|&|\\(?:end|q?quad|checkmark|blacksquare|square)\b|\})|\n)"
 )
-# where what may be a unit behind a box ends
+# end of a possible unit after a box
 _TAIL_END = re.compile(
     r"\$|\\[)\]]|\\\\|\\(?:end|q?quad|approx|simeq|[rR]ightarrow|implies)\b|[&=\n]|(?<!\\)[.,;](?=\s|\Z)"
 )
 _IN_UNIT = re.compile(r"\\(?:text|mathrm|operatorname)\w*\s*\{\s*~?((?:[^{}]|\{[^{}]*\})*?)\s*\}")
 _LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")
 _MODULUS = re.compile(r"\s*(?:\\[pb]?mod\b|\(\s*(?:\\?mod|\\(?:text|mathrm)\{\s*mod)\b)")
-# commands that make a box beside them a factor
+# commands next to a box that make it a factor
 _FACTOR = (
     r"sqrt|[dt]?frac|[dt]?binom|times|cdot|div|pm|mp|pi|theta|alpha|beta|gamma|phi|infty|log|ln|exp|"
     r"sin|cos|tan|neq?|leq?|geq?|lt|gt|approx|sim|[bp]?mod|choose|over"
@@ -60,12 +60,12 @@ _APART = re.compile(
     r"[;:!?)\]}*\"'$]|\\\\|\\[)\]]|\\(?:end|q?quad)\b"
 )
 _ANSWER = r"(?:the|my|our|its|this)\s+(?:\w+\s+)?answer"
-# before a box, with nothing that parts it: a factor, or a sign that it is the second side of
+# directly before a box: a factor, or a relation or operator sign
 _BESIDE = re.compile(
     r"(?:[-+*/^_<>~\u2248\u2260\u2264\u2265\u2212\u00b1]|!=|[0-9]|"
     r"\\(?:pi|theta|alpha|beta|gamma|phi)|\\sqrt\{[^{}]*\})\s*:?\s*\Z|[A-Za-z)}]\Z"
 )
-# before a box, on another line too: an operator, or a word that takes it back
+# before a box, even on another line: an operator, or a word that retracts the box
 _BOUND = re.compile(
     r"(?:\\(?:times|cdot|div|pm|mp|neq?|"
     r"leq?|geq?|lt|gt|approx|sqrt|frac|not|sim)|\b(?:or|about|approximately|roughly|around|nearly|"
@@ -101,10 +101,10 @@ _CHANGED = re.compile(
 _DISPLAYS = r"\{(?:align|equation|gather|multline|eqnarray|math|displaymath)\w*\*?\}"
 _MATHEMATICS = re.compile(rf"(\\[(\[]|\\begin{_DISPLAYS})|\\[)\]]|\\end{_DISPLAYS}")
 _BEGINS = re.compile(rf"(?<!\\)\$+|\\[(\[]|\\begin{_DISPLAYS}")
-# what may stand right before a box: space, words set in mathematics
+# text allowed right before a box: space, words set in mathematics
 _INTRODUCES = re.compile(r"(?:\\(?:q?quad|displaystyle)\b|\\text\w*\s*\{[^{}]*\}|\s)+\Z")
 _ARROW = re.compile(r"\\(?:(?:[lL]ong)?(?:left)?[rR]ightarrow|implies|therefore|to|iff)\b|[-=]>")
-# what may part a box from what stands before it
+# possible separators between a box and the text before it
 _PARTS = rf"(?:\s|\*\*|\$|\\[()\[\]]|\\(?:begin|end){_DISPLAYS})*\Z"
 _SEAM = re.compile(_PARTS)
 _BULLET = re.compile(rf"(?:\A|\n)\s*[-*+>]\s+(?:\\text\w*\s*\{{[^{{}}]*\}}?)?{_PARTS}")
@@ -115,10 +115,10 @@ _WRAPPER = re.compile(
 
 
 def boxed(text: str) -> tuple[list[str], list[str]]:
-    r"""What stands in the last \boxed{} and in those that join it, and the connectors between.
+    r"""Contents of the last \boxed{} and the boxes that join it, and the connectors between them.
 
-    [3, 5] and ["or"] of "x = \boxed{3} or x = \boxed{5}"; x = 3 and y = 5 where names differ. A box
-    that is not closed holds "". Without boxes both are empty.
+    "x = \boxed{3} or x = \boxed{5}" gives [3, 5] and ["or"]; contents include names that differ,
+    such as x = 3 and y = 5. An unclosed box holds "". Without boxes both lists are empty.
     """
     said: list[str] = []
     joints: list[_Joint] = []
@@ -135,14 +135,14 @@ def boxed(text: str) -> tuple[list[str], list[str]]:
 
 
 def listed(said: Sequence[str], connectors: Sequence[str]) -> str:
-    """Several answers as one, each once, with "and" or "or" between if it is never the other."""
+    """Join answers, without repeats, by "and" or "or" if only one of them occurs, else by ","."""
     words = set(connectors) - {","}
     how = rf"\text{{ {words.pop()} }}" if len(words) == 1 else ","
     return f" {how} ".join(dict.fromkeys(said))
 
 
 class _Box(NamedTuple):
-    """A box: where it begins, what it holds ("" where it is cut off), where it ends."""
+    """A box: its start, its content ("" if it is cut off), its end."""
 
     start: int
     said: str
@@ -150,7 +150,7 @@ class _Box(NamedTuple):
 
 
 class _Joint(NamedTuple):
-    """What parts two boxes: ",", "and", "or"; the first one's unit, the second's name, or ""."""
+    """Text between two boxes: ",", "and" or "or"; the first box's unit and the second's name."""
 
     how: str
     unit: str
@@ -168,12 +168,12 @@ def _last_box(text: str, before: int) -> _Box | None:
     match = _BARE_BOX.match(text, start)
     after = "" if match is None else text[match.end() : match.end() + 100]
     if match is None or not any(end.match(after) for end in (_ENDS, _APART, _BELONGS)):
-        return _Box(start, "", start)  # of \boxed 2x nobody knows what it holds
+        return _Box(start, "", start)  # \boxed 2x is ambiguous
     return _Box(start, match["held"], match.end())
 
 
 def _joint(between: str) -> _Joint | None:
-    """What parts two boxes, if it makes a list of them; a mere break of line does not."""
+    """The joint between two boxes that form a list, else None; a mere line break does not join."""
     if len(between) > NEAR:
         return None
     match = _JOINT.fullmatch(_IN_TEXT.sub(r" \1 ", _DELIMITERS.sub(" ", between)))
@@ -189,7 +189,7 @@ def _joint(between: str) -> _Joint | None:
 def _with_names(
     text: str, start: int, said: list[str], joints: Sequence[_Joint | None]
 ) -> list[str]:
-    """Contents of boxes, the first of which begins at `start`, with their names if these differ."""
+    """Contents of boxes, with their names if these differ; the first box begins at `start`."""
     before = _BEGINS.sub(" ; ", text[max(0, start - NEAR) : start])
     first = _NAMED.search(_IN_TEXT.sub(r" \1 ", _DELIMITERS.sub(" ", before)))
     names = [first["name"] if first else "", *(joint.name if joint else "" for joint in joints)]
@@ -199,7 +199,7 @@ def _with_names(
 
 
 def from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
-    """What a response's last boxes say; [] where they say nothing, None where there are none."""
+    """The answer in a response's last boxes; [] if they give none, None without boxes."""
     box = _last_box(text, len(text))
     if box is None:
         return None
@@ -234,7 +234,7 @@ def from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
 
 
 def _with_neighbours(text: str, box: _Box) -> str:
-    """A box's content with the unit or percent sign behind it; "" where it is part of a formula."""
+    """A box's content with a unit or percent sign after it; "" if it is part of a formula."""
     start, said, end = box
     after = text[end : end + 99]
     if "\\boxed" in said:
@@ -242,7 +242,7 @@ def _with_neighbours(text: str, box: _Box) -> str:
     if _MODULUS.match(after):
         return said
     inside = _in_mathematics(text[max(0, start - 2000) : start])
-    if inside and re.match(r"\s*=", after):  # of 20 = 4 * 6 nobody knows what it says
+    if inside and re.match(r"\s*=", after):  # 20 = 4 * 6 is ambiguous
         return said if re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", said)) else ""
     if not (_ENDS if inside else _APART).match(after):
         tail = _IN_UNIT.sub(r" \1 ", _TAIL_END.split(after.replace("~", " "), maxsplit=1)[0])
@@ -261,7 +261,7 @@ def _with_neighbours(text: str, box: _Box) -> str:
 
 
 def _in_mathematics(before: str) -> bool:
-    """Whether mathematics has begun in the paragraph that ends here, and not ended."""
+    """Whether the paragraph before ends inside mathematics."""
     paragraph = before.rpartition("\n\n")[2].replace(r"\$", "").replace("$$", "$")
     marks = [(found.start(), found[1] is not None) for found in _MATHEMATICS.finditer(paragraph)]
     opened = max((place for place, begins in marks if begins), default=-1)
@@ -270,9 +270,9 @@ def _in_mathematics(before: str) -> bool:
 
 
 def _is_bound(before: str) -> bool:
-    """Whether what stands before a box makes it a part of something, or takes it back.
+    """Whether the text before a box makes it part of an expression, or retracts it.
 
-    A break of line parts a box from what stands before it outside mathematics, and so does
+    Outside mathematics a line break separates a box from the text before it, and so does
     mathematics that has ended in a value.
     """
     seam = _SEAM.search(before)
@@ -280,7 +280,7 @@ def _is_bound(before: str) -> bool:
     ends = r"[\w)}]\s*[$\\]" if _in_mathematics(before[:at]) else "\n"
     parted = re.search(ends, before[max(0, at - 1) :]) or _LABEL.search(before[:at])
     before = before[-NEAR:]
-    if _OWN_LINE.search(before):  # "So n = 3 and", and the box below
+    if _OWN_LINE.search(before):  # "So n = 3 and", with the box on the next line
         before = _OWN_LINE.sub(".", before)
     if _BULLET.search(before):
         return False
@@ -290,7 +290,7 @@ def _is_bound(before: str) -> bool:
 
 
 def _unwrapped(before: str) -> str:
-    r"""The text before a box without an open \textbf{ or the like; any other open brace: \frac."""
+    r"""The text before a box, without open wrappers such as \textbf{; \frac for any other brace."""
     while (brace := _open_brace(before)) >= 0:
         if not _WRAPPER.search(before[:brace]):
             return r"\frac"

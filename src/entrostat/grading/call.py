@@ -24,24 +24,24 @@ def grade(
     options: Mapping[str, Any] | None = None,
     timeout: float = 10.0,
 ) -> float:
-    """The reward that a grader gives a response.
+    """Grade a response; returns the reward.
 
-    A grader that may hang, or takes code from the response, runs in a worker process that is kept
-    for the next call. A response that it takes longer than `timeout` over, or that its process dies
-    of, is worth 0.
+    A grader that may hang, or that runs code of the response, is called in a worker process, which
+    is kept for the next call. If it takes longer than `timeout` or its process dies, the reward is
+    0.
 
     Args:
         grader: "exact", "contains", "number", "math", ... (`GRADERS`), or MODULE:FUNCTION.
-        response: what a policy wrote, all of it.
-        answer: what is expected.
-        options: the grader's own settings, as {"extract": "boxed"} for "math".
+        response: the policy's full response.
+        answer: the expected answer.
+        options: the grader's own settings, such as {"extract": "boxed"} for "math".
         timeout: seconds.
 
     Raises:
-        ValueError: no such grader or option, a program's `seconds` not below `timeout`, or the
-            grader raised, or gave no finite number.
+        ValueError: unknown grader or option, a program's `seconds` not below `timeout`, or the
+            grader raised or returned no finite number.
     """
-    make_grader(grader, options)  # a wrong name is an error here, not in another process
+    make_grader(grader, options)  # raise for a wrong name in this process
     seconds = (options or {}).get("seconds")
     if grader == "code" and seconds is not None and seconds >= timeout:
         raise ValueError(
@@ -60,12 +60,12 @@ def grade(
 def grade_here(
     name: str, response: str, answer: str, options: Mapping[str, Any] | None = None
 ) -> float:
-    """The reward that a grader gives, in this process and for as long as it takes: for workers."""
+    """Grade a response in this process, without a time limit; called in workers."""
     return as_reward(make_grader(name, options)(response, answer))
 
 
 def prepare(name: str, options: Mapping[str, Any] | None = None) -> None:
-    """Import what a grader needs: what a pool's workers start with."""
+    """Import the modules that a grader needs, before a pool forks its workers."""
     make_grader(name, options)
     if name in GRADERS and GRADERS[name].warm:
         find_function(GRADERS[name].warm)()
@@ -73,7 +73,7 @@ def prepare(name: str, options: Mapping[str, Any] | None = None) -> None:
 
 @cache
 def _pool(grader: str, process: int) -> Pool:
-    """The pool of a grader in this process; a fork of it makes its own."""
+    """The pool of a grader in this process; a forked process makes its own."""
     pool = Pool([Call("entrostat.grading:prepare", (grader,))], _WORKERS)
     atexit.register(lambda: pool.close() if os.getpid() == process else None)
     return pool

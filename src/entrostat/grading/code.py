@@ -2,15 +2,15 @@
 
 The expected answer is a table of tests, as JSON:
 
-- {"kind": "stdin", "inputs": [...], "outputs": [...]}: the program reads a text, and writes one;
-  "tolerance", if it is there, is how far numbers in it may be off;
+- {"kind": "stdin", "inputs": [...], "outputs": [...]}: the program reads stdin and writes stdout;
+  an optional "tolerance" is the error allowed in numbers of the output;
 - {"kind": "calls", "name": ..., "inputs": [[argument, ...], ...], "outputs": [...]}: a function, or
-  a method of a class `Solution`, gives a value;
-- {"kind": "asserts", "tests": ..., "prompt": ...}: a source that raises where the program is wrong,
-  or a list of such, each a test. `prompt` is the start of a program that the response continues.
+  a method of a class `Solution`, returns a value;
+- {"kind": "asserts", "tests": ..., "prompt": ...}: source code that raises if the program is wrong,
+  or a list of such tests. `prompt` is the start of a program that the response continues.
 
-Tests run in a process that the program cannot reach (`sandbox.judge`): leaving early, or an object
-that claims to equal everything, earns nothing. They may import the program as `solution`.
+Tests run in a process that the program cannot reach (`sandbox.judge`), so neither an early exit nor
+an object that equals everything passes a test. Tests may import the program as `solution`.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _KEYS: dict[str, dict[str, type | tuple[type, ...]]] = {
 }
 REWARDS = ("all", "share")
 _DECIMALS = re.compile(r"\.\d{6}|\d[eE]-")
-_OUTPUT = 64 * 1024  # bytes that a program may write where its output is looked at
-_PRINTED = 1 << 20  # and where it is not
+_OUTPUT = 64 * 1024  # most bytes of output, if it is compared
+_PRINTED = 1 << 20  # if it is not compared
 
 
 def grade_code(response: str, answer: str, *, reward: str = "all", seconds: float = 8.0) -> float:
-    """1 where the program passes its tests.
+    """1 if the program passes its tests.
 
-    The program is the last block between ``` fences (of the last <answer>, if there is one);
-    without one the whole response, as it stands.
+    The program is the last block between ``` fences (in the last <answer>, if there is one), or
+    without a block the whole response, unchanged.
 
     Args:
-        response: what a policy wrote.
+        response: the policy's response.
         answer: the tests, see above.
         reward: "all" for 1 or 0, "share" for the share of tests that pass.
-        seconds: for all tests together, by the clock. What is not done by then has failed.
+        seconds: wall-clock limit for all tests together; unfinished tests fail.
     """
     tests = _read(answer, reward, seconds)
     source = program(response, tests.get("prompt", ""), _read_by(tests))
@@ -65,7 +65,7 @@ def grade_code(response: str, answer: str, *, reward: str = "all", seconds: floa
 
 
 def _read_by(tests: dict[str, Any]) -> re.Pattern[str] | None:
-    """What the block that is the program holds: it reads, or defines what is called."""
+    """Pattern that marks the program's block: it reads input, or defines a function under test."""
     if tests["kind"] == "stdin":
         return _READS
     if tests["kind"] == "calls":
@@ -82,7 +82,7 @@ def _read_by(tests: dict[str, Any]) -> re.Pattern[str] | None:
 
 
 def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> None:
-    """Refuse tests that are none, or that an empty program passes."""
+    """Raise ValueError for invalid tests, and for tests that an empty program passes."""
     tests = _read(answer, reward, seconds)
     if tests["kind"] == "asserts":
         for source in _sources(tests):
@@ -94,8 +94,8 @@ def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> Non
 def program(response: str, prompt: str = "", reads: re.Pattern[str] | None = None) -> str:
     """The program in a response.
 
-    It continues `prompt`, the start of a program; one that defines its last function anew keeps
-    only what stands before that. Of several blocks those that hold `reads` go first.
+    It continues `prompt`, the start of a program. If it redefines the prompt's last function, only
+    the part of the prompt before that function is kept. Blocks that match `reads` are preferred.
     """
     text = final_answer(response)
     begun = _last_function(prompt)
@@ -116,15 +116,15 @@ def _last_function(source: str) -> re.Match[str] | None:
 
 
 def last_block(text: str, reads: re.Pattern[str] | None = None) -> str | None:
-    """What stands in the last fenced block of Python; None where there is none.
+    """Content of the last fenced Python block; None if there is none.
 
-    A block that says it is Python goes before one that says nothing, which may be a program's
-    output; one that lacks its end counts where there is no other. Blocks that hold `reads` go
-    before all others.
+    A block labelled Python is preferred to an unlabelled one, which may be a program's output. An
+    unclosed block counts only if there is no other. Blocks that match `reads` are preferred to all
+    others.
     """
     blocks = [block for block in fenced(text) if block.language in ("", *PYTHON)]
     if len(blocks) > 1 and blocks[-1].end == len(text) and not blocks[-1].closed:
-        blocks.pop()  # it is cut off
+        blocks.pop()  # cut off
     said, silent = (
         [text[block.start : block.end] for block in blocks if bool(block.language) == python]
         for python in (True, False)
@@ -134,11 +134,11 @@ def last_block(text: str, reads: re.Pattern[str] | None = None) -> str | None:
 
 
 def same_output(got: str, expected: str, tolerance: float | None = None) -> bool:
-    """Whether two outputs are the same.
+    """Whether two outputs are equal.
 
-    But for blanks between words and at ends of lines, empty lines at the end, how numbers are
-    written (1.0 is 1), and rounding: numbers may differ by `tolerance`, relative where they are
-    above 1. Without one only those may, by 1e-6, that both have six decimals or more.
+    Ignored are whitespace between words and at line ends, empty lines at the end, and how numbers
+    are written (1.0 is 1). Numbers may differ by `tolerance`, relative if above 1. Without it only
+    numbers that both have six decimals or more may differ, by 1e-6.
     """
     ours, theirs = (list(map(str.split, text.rstrip().splitlines())) for text in (got, expected))
     words = zip(chain(*ours), chain(*theirs), strict=False)
@@ -151,7 +151,7 @@ def _same_number(got: str, expected: str, tolerance: float | None) -> bool:
     ours, theirs = _number(got), _number(expected)
     if ours is None or theirs is None:
         return False
-    if tolerance is None:  # both are floats that were printed with at least six decimals
+    if tolerance is None:  # both are floats with at least six decimals
         tolerance = 1e-6 if all(_DECIMALS.search(word) for word in (got, expected)) else 0
     return abs(ours - theirs) <= Decimal(tolerance) * max(1, abs(theirs))
 
@@ -195,7 +195,7 @@ def _read(answer: str, reward: str, seconds: float) -> dict[str, Any]:
 def _stdin(
     source: str, tests: dict[str, Any], every: bool, limits: sandbox.Limits
 ) -> tuple[int, int]:
-    """Tests that pass, of how many. Without `every` it stops at the first that does not."""
+    """Number of tests that pass, and of all tests; without `every`, stop at the first failure."""
     deadline, passed = time.monotonic() + limits.wall, 0
     pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
     for given, expected in (map(_text, pair) for pair in pairs):
@@ -230,7 +230,7 @@ def _asserts(
     source: str, tests: dict[str, Any], every: bool, limits: sandbox.Limits
 ) -> tuple[int, int]:
     sources = [one for source in _sources(tests) for one in unit_tests.split(source)]
-    # functions that the prompt gives are the tests' own, whatever the response makes of them
+    # tests use the prompt's own functions, even if the response redefines them
     prompt = tests.get("prompt", "")
     begun = _last_function(prompt)
     given = [prompt[: begun.start()]] if begun and prompt[: begun.start()].strip() else []

@@ -1,4 +1,4 @@
-"""Fenced blocks of Markdown: where they stand and which language they say they are."""
+"""Fenced blocks of Markdown: their positions and languages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _FENCE = re.compile(
     r"[ \t]*(?P<language>[\w+-]*)[^\n`]*$",
     re.MULTILINE,
 )
-_DEEPER = 3  # blanks, as CommonMark has it
-# a line that only a program has
+_DEEPER = 3  # spaces, as in CommonMark
+# a line that occurs only in programs
 _STATEMENT = re.compile(
     r"^[ \t]*(?:@\w|(?:async )?def \w|class \w|import \w|from \S+ import |print\(|"
     r"(?:for|while|if|with)\b.*:[ \t]*$)",
@@ -22,22 +22,22 @@ _STATEMENT = re.compile(
 
 
 class Fenced(NamedTuple):
-    """A block: where its content begins and ends, and whether both are fences of its own.
+    """A block: start and end of its content, its language, and whether it has both fences.
 
-    A block that is not closed ends where the next one begins, or with the text.
+    An unclosed block ends where the next one begins, or with the text.
     """
 
     start: int
     end: int
-    language: str  # in lower case, "" where the fence names none
+    language: str  # in lower case, "" if the fence names none
     closed: bool
 
 
 def fenced(text: str) -> list[Fenced]:
     """The fenced blocks of a text, in order and in linear time.
 
-    A fence that stands deeper than the block's first by more than Markdown allows is in a docstring
-    and does not end it. The first block may lack its beginning, which the prompt may hold.
+    A fence indented deeper than the opening one, by more than Markdown allows, is in a docstring
+    and does not end the block. The opening fence of the first block may be in the prompt.
     """
     fences = list(_FENCE.finditer(text))
     blocks = _paired(text, fences)
@@ -50,7 +50,7 @@ def fenced(text: str) -> list[Fenced]:
 
 
 def programs(text: str) -> list[Fenced]:
-    """The blocks that are closed and say that they are Python, or look like it."""
+    """The closed blocks that are labelled Python or look like it."""
     return [
         block
         for block in fenced(text)

@@ -1,15 +1,15 @@
-"""Grader "ifeval": instructions whose following can be checked by rules (Zhou et al., 2311.07911).
+"""Grader "ifeval": instructions that rules can verify (Zhou et al., 2311.07911).
 
-The 25 kinds of IFEval, written anew from the paper and its data. Deviations from the authors'
+The 25 kinds of IFEval, reimplemented from the paper and its data. Differences from the authors'
 program:
 
-- a keyword that is no regular expression is a text; any sign may be counted as a letter;
-- a thought is taken off before;
+- a keyword that is no valid regular expression is literal; any character may count as a letter;
+- the thinking part of a response is removed first;
 - sentences are counted by Punkt's rules and abbreviations alone, words in capitals by rules that
   agree with NLTK's word tokenizer;
-- langdetect's guess of the language has its seed fixed; without it such rows are left out.
+- langdetect has a fixed seed; without the package, rows that need it are left out.
 
-All checks take time linear in the response, but for what a data set's own expressions may take.
+All checks take time linear in the response, except for a data set's own regular expressions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .._names import unknown
 from .texts import spoken
 
 RELATIONS = ("less than", "at least")
-_MOST_READ = 10_000  # characters that a guess of the language looks at
+_MOST_READ = 10_000  # characters used to detect the language
 ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
-# what the tokenizer that IFEval's authors use (Punkt, Kiss and Strunk 2006) knows of English
+# English data of the tokenizer that IFEval's authors use (Punkt, Kiss and Strunk 2006)
 _ABBREVIATIONS = frozenset(
     """c d e f g h k l m n p r s t v w adm ala ariz aug ave bros calif chg cie co col colo conn corp
     cos ct dec dr feb fla fri ft ga gen ill inc jan jr kan ky lt ltd maj messrs mg mich minn mr mrs
@@ -60,14 +60,14 @@ Check = Callable[..., bool]
 
 
 def grade_ifeval(response: str, answer: str, *, loose: bool = False, share: bool = False) -> float:
-    """1 where a response follows all instructions of `answer` (see `pack`): prompt-level, strict.
+    """1 if a response follows all instructions of `answer` (see `pack`): prompt-level, strict.
 
     Args:
-        response: what the policy wrote, all of it.
+        response: the policy's full response.
         answer: instructions with their arguments.
-        loose: whether the best of eight readings of the response counts: without the first line,
-            the last, or both, each with and without asterisks.
-        share: the share of instructions followed instead.
+        loose: an instruction also counts if one of eight variants of the response follows it: all
+            of it, or without the first line, the last or both; each with and without asterisks.
+        share: return the share of instructions followed.
     """
     said = spoken(response)
     said = said if said == response else said.strip()
@@ -80,7 +80,7 @@ def grade_ifeval(response: str, answer: str, *, loose: bool = False, share: bool
 
 
 def check_ifeval(answer: str, *, loose: bool = False, share: bool = False) -> None:
-    """Refuse an expected answer that is no list of known instructions with their arguments."""
+    """Raise ValueError unless the answer is a list of known instructions with valid arguments."""
     try:
         instructions = [(str(name), dict(arguments)) for name, arguments in json.loads(answer)]
     except (ValueError, TypeError):
@@ -95,23 +95,23 @@ def check_ifeval(answer: str, *, loose: bool = False, share: bool = False) -> No
             raise ValueError(unknown("instruction", name, CHECKS))
         try:
             CHECKS[name]("A word.", **arguments)
-        except Exception as error:  # of whatever kind the wrong argument makes it
+        except Exception as error:  # a wrong argument may raise any type
             known = list(inspect.signature(CHECKS[name]).parameters)[1:]
             wants = ", ".join(known) or "no arguments"
             raise ValueError(f"{name} takes {wants}, got {arguments!r:.80}: {error}") from None
 
 
 def pack(names: Sequence[str], arguments: Sequence[Mapping[str, Any] | None]) -> str:
-    """Instructions and their arguments, as IFEval has them, as one text: an expected answer.
+    """Encode IFEval's instructions and arguments as an expected answer.
 
-    An argument that is None is none: the data set's rows have a column for every argument there is.
+    Arguments that are None are dropped: the data set's rows have a column for every argument.
     """
     given = [{k: v for k, v in (one or {}).items() if v is not None} for one in arguments]
     return json.dumps(list(zip(names, given, strict=True)))
 
 
 def needs(names: Iterable[str]) -> str:
-    """Why instructions cannot be graded here; "" where they can."""
+    """Why instructions cannot be graded here; "" if they can."""
     for name in names:
         if name not in CHECKS:
             return f"instruction {name} is not known"
@@ -128,9 +128,9 @@ def readings(response: str) -> list[str]:
 
 
 def count_sentences(text: str) -> int:
-    """Sentences, as Punkt's rules find them with its English abbreviations.
+    """Number of sentences, by Punkt's rules and English abbreviations.
 
-    Of what its model has learned about 20,000 words only the commonest are known here.
+    Punkt's model has data on 20,000 words; only the most common of them are included here.
     """
     count, begun, word, breaks, last = 0, 0, 0, False, 0
     ends = list(_END.finditer(text))
@@ -140,7 +140,7 @@ def count_sentences(text: str) -> int:
         last = end.end()
         breaks = breaks or _ends_sentence(text[max(word, last - 99) : last], end)
         if place + 1 < len(ends) and not re.search(r"\s", text[last : ends[place + 1].start()]):
-            continue  # another stop in the same word
+            continue  # more stops follow in the same word
         if breaks:
             closers = _CLOSERS.match(text, last)
             stop = last if closers is None else closers.end()
@@ -150,7 +150,7 @@ def count_sentences(text: str) -> int:
 
 
 def _ends_sentence(word: str, end: re.Match[str]) -> bool:
-    """Whether a stop ends a sentence; `word` is what stands before and with it."""
+    """Whether a stop ends a sentence; `word` is the text up to and including it."""
     if end[0] != ".":
         return True
     token = re.split(r"[)\";}\]*:@({\[!?\s]|(?=')", word)[-1].lstrip("`&#-,")
@@ -169,7 +169,7 @@ def _ends_sentence(word: str, end: re.Match[str]) -> bool:
 
 
 def capital_words(text: str) -> int:
-    """Words all in capitals. One with hyphens is one; DON'T is two, DO and N'T."""
+    """Number of words in capitals. A hyphenated word is one; DON'T is two, DO and N'T."""
     words = (piece for piece in _APART.split(text) if piece)
     return sum(part.isupper() for word in words for part in _CONTRACTED.sub(r" \1\2", word).split())
 
@@ -187,7 +187,7 @@ def _occurrences(text: str, words: Sequence[str], pattern: str = "%s") -> list[i
 
 
 def _expression(word: str) -> str:
-    """What a data set gives as a word: a regular expression there, a text where it is none."""
+    """A data set's word as a regular expression; escaped if it is not a valid one."""
     try:
         re.compile(word)
     except re.error:
@@ -196,14 +196,14 @@ def _expression(word: str) -> str:
 
 
 def _parts(text: str, mark: str) -> list[str]:
-    """What stands between marks; nothing at all where an inner part is empty."""
+    """The parts between marks; empty if an inner part is empty."""
     first, *inner = map(str.strip, re.split(mark, text))
     last = inner.pop() if inner else ""
     return [part for part in (first, *inner, last) if part] if all(inner) else []
 
 
 def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """The number of paragraphs between empty lines, and the first word of one of them."""
+    """Check the number of paragraphs between empty lines, and the first word of one of them."""
     parts = text.split("\n\n")
     if sum(map(bool, map(str.strip, parts))) != num_paragraphs or nth_paragraph > num_paragraphs:
         return False
@@ -219,7 +219,7 @@ def _postscript(text: str, postscript_marker: str) -> bool:
 
 
 def _bullets(text: str, num_bullets: int) -> bool:
-    """A lone "*" takes the next line with it, as in the authors' program."""
+    """Count bullets; a lone "*" includes the next line, as in the authors' program."""
     found = (re.findall(rf"^[^\S\n]*{sign}", text, re.MULTILINE) for sign in (r"\*[^*].*$", "-"))
     return sum(map(len, found)) == num_bullets
 
@@ -249,10 +249,10 @@ def _title(text: str) -> bool:
 
 
 def _detect(text: str) -> str | None:
-    """The language's ISO 639-1 code; None where there is nothing to tell it by."""
+    """The language's ISO 639-1 code; None if it cannot be detected."""
     from langdetect import DetectorFactory, LangDetectException, detect
 
-    DetectorFactory.seed = 0  # its guesses are drawn at random
+    DetectorFactory.seed = 0  # detection is random otherwise
     try:
         return detect(text[:_MOST_READ])
     except LangDetectException:

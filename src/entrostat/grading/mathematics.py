@@ -1,8 +1,8 @@
-r"""Grader "math": whether an answer is equal to the expected one, in mathematics.
+r"""Grader "math": whether an answer is mathematically equal to the expected one.
 
-What is not understood is not right, and nothing is rounded. The same tokens are right; what
-`formulas` reads on both sides it compares; sums, integrals and limits go to math-verify and sympy.
-`rule="minerva"` and `rule="math_verify"` grade as others do, to compare figures.
+An answer that cannot be read is wrong, and nothing is rounded. Equal tokens are right. If
+`formulas` can read both sides, it compares them. Sums, integrals and limits go to math-verify and
+sympy. `rule="minerva"` and `rule="math_verify"` grade like other projects, to compare scores.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .boxes import boxed, from_boxes, listed
 from .sentences import from_last, from_phrase
 from .texts import final_answer
 
-# where an answer may stand, and what finds it there; docs/grading.md says what each takes
+# places of an answer, each with its extractor; docs/grading.md has the rules
 _PLACES: dict[str, Callable[[str, Callable[[str], bool]], list[str] | None]] = {
     "boxed": from_boxes,
     "phrase": from_phrase,
     "last": from_last,
 }
 ORDER = tuple(_PLACES)
-# ~~struck out~~ in Markdown, and the mark that ends a proof
+# ~~struck out~~ text in Markdown, and the mark at the end of a proof
 _UNSAID = re.compile(
     r"(?<![^\s(*])~~(?=\S)[^~\n]+(?<=\S)~~(?![^\s.,;:)*])"
     r"|(?:\\(?:blacksquare|square|qed|Box|checkmark)|[\u220e\u25a0\u25a1\u2713])[\s$.]*\Z"
@@ -39,13 +39,13 @@ _OPTION = re.compile(
     rf"{_LETTER}\s*(?:[.:]|\)(?=\s*[A-Za-z]+\s+[a-z]))\}}?\s*(?!.*(?:^|\W)[A-J](?:[.:)]|\Z))(?=\S)",
     re.DOTALL,
 )
-# behind a family: "where k is an integer", ", k \in \mathbb{Z}"
+# after a family of solutions: "where k is an integer", ", k \in \mathbb{Z}"
 _INTEGER = re.compile(
     r"[\s,;(]*(?:\\(?:text|mathrm)\{[^{}]*\}|\\q?quad|\\[,; ]|\\forall|where|for|any|all|every|"
     r"some|with|\s)*(?:\$?\b([kmnl])\$?\s*(?:\\in\s*\\mathbb\s*\{?\s*Z\s*\}?|"
     r"(?:\\text\{)?\s*is\s+an?\s+integer\s*\}?)|integers?\s*\}?\s*\$?([kmnl])\$?)\s*\)?\s*\Z"
 )
-# an answer that no response can give: "see figure 3", "answers may vary", "proof"
+# expected answers that no response can match: "see figure 3", "answers may vary", "proof"
 _ELSEWHERE = re.compile(
     r"\b(?:see|refer to|shown in|given in|as in)\b.*\b(?:figures?|fig|graphs?|diagrams?|tables?|"
     r"pictures?|above|below|solutions?|texts?|proofs?|answers?)\b|"
@@ -64,15 +64,15 @@ def grade_math(
     extract: str | Sequence[str] = ORDER,
     rule: Rule = "strict",
 ) -> float:
-    """1 where the response's answer equals the expected one.
+    """1 if the response's answer equals the expected one.
 
     Args:
-        response: all of it.
-        answer: what is expected: mathematics in LaTeX or plain, or a solution that ends in a box or
-            in "#### 42".
-        extract: where the response's answer is looked for, in order: "boxed", "phrase", "last".
+        response: the policy's full response.
+        answer: the expected answer: mathematics in LaTeX or plain text, or a solution that ends in
+            a box or in "#### 42".
+        extract: where to search for the response's answer, in order: "boxed", "phrase", "last".
         rule: "strict", "minerva" (the normalisation of Lewkowycz et al. 2022, appendix D.1, and
-            sympy's equivalence, as REPO D.1 grades) or "math_verify" (the package alone).
+            sympy's equivalence, as in REPO D.1) or "math_verify" (the package alone).
     """
     given = extracted(response, extract)
     expected = expected_answer(answer)
@@ -80,7 +80,7 @@ def grade_math(
 
 
 def check_math(answer: str, *, extract: str | Sequence[str] = ORDER, rule: Rule = "strict") -> None:
-    """Refuse options that there are not, an empty answer, and words on where the answer is."""
+    """Raise ValueError for unknown options, an empty answer, or a mere reference to the answer."""
     _order(extract)
     _rule(rule)
     expected = expected_answer(answer)
@@ -91,10 +91,10 @@ def check_math(answer: str, *, extract: str | Sequence[str] = ORDER, rule: Rule 
 
 
 def expected_answer(answer: str) -> str:
-    r"""What stands in an expected answer's last box, or behind "####", or all of it.
+    r"""The content of an expected answer's last box, or the text after "####", or all of it.
 
-    Boxes that stand together ("x = \boxed{3} or x = \boxed{5}") are a list, but for one value in
-    several forms, which is its first; boxes further up, behind other words, are no part of it.
+    Boxes that belong together ("x = \boxed{3} or x = \boxed{5}") are a list; of equal values in
+    several forms only the first is used. Earlier boxes, separated by other words, are ignored.
     """
     said, connectors = boxed(answer)
     if not said:
@@ -104,10 +104,10 @@ def expected_answer(answer: str) -> str:
 
 
 def extracted(response: str, extract: str | Sequence[str] = ORDER) -> list[str]:
-    """What a response gives as its answer: each has to be right; [] where it gives none.
+    """The answers that a response gives, which must all be right; [] if it gives none.
 
-    The first place that has something decides, readable or not. Linear in the length of the
-    response but for its last few thousand characters.
+    The first place with an answer decides, readable or not. Takes time linear in the length of the
+    response, except for its last few thousand characters.
     """
     order, text = _order(extract), _UNSAID.sub(" ", final_answer(response))
     places = (_PLACES[place](text, _readable) for place in order)
@@ -115,12 +115,12 @@ def extracted(response: str, extract: str | Sequence[str] = ORDER) -> list[str]:
 
 
 def equal(expected: str, given: str) -> bool:
-    """Whether two answers, already extracted, are the same by the strict rule."""
+    """Whether two extracted answers are equal by the strict rule."""
     if re.fullmatch(_LETTER, expected.strip()) and (option := _OPTION.match(given.strip())):
         given = option[1]
     expected, given = _same_letter(latex(expected), latex(given))
     wanted = tokens(expected)
-    # whether 100,200,300 is one number or three, the expected answer says
+    # the expected answer decides whether 100,200,300 is one number or three
     ways = [tokens(given, commas) for commas in (None, "number", "list")] if wanted else []
     return any(
         way and way not in ways[:place] and _equal(wanted, way, expected, given)
@@ -129,7 +129,7 @@ def equal(expected: str, given: str) -> bool:
 
 
 def _same_letter(expected: str, given: str) -> tuple[str, str]:
-    r"""3 + 7k, k \in \mathbb{Z}, and 7n + 3: families in one letter, without what it stands for."""
+    r"""Rename the letter of a family: 3 + 7k, k \in \mathbb{Z}, and 7n + 3; drop "k \in ..."."""
     bare = [_INTEGER.sub("", text) for text in (expected, given)]
     letters = [set(_LONE.findall(text)) for text in bare]
     family = bare != [expected, given] or all(r"\pi" in text and "+" in text for text in bare)
@@ -145,7 +145,7 @@ def _equal(wanted: list[Token], said: list[Token], expected: str, given: str) ->
     if readings[0] is not None and readings[1] is not None:
         return same(readings[0], readings[1])
     value = None if readings[1] is None else exact_value(readings[1])
-    if value is not None:  # 1/2 and \frac12, which latex2sympy does not read
+    if value is not None:  # latex2sympy cannot read 1/2 and \frac12
         given = rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
     return symbolic.same_formula(expected, given)
 

@@ -1,4 +1,4 @@
-"""Grader "number": plain numbers, exactly, in the place where grader "math" finds an answer."""
+"""Grader "number": exact plain numbers, extracted as by grader "math"."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _FRACTION = re.compile(r"-?\\[dt]?frac\{[0-9]+\}\{[0-9]+\}")
 
 
 def grade_number(response: str, answer: str, *, extract: str | Sequence[str] = ORDER) -> float:
-    r"""1 where a response's answer is the expected number.
+    r"""1 if a response's answer is the expected number.
 
-    Strict: a number in digits, or a fraction of two, and nothing to compute; with any unit, for the
-    expected number has none; 25% is 25. Exact: 0.1 is one tenth.
+    The answer must be a number in digits or a fraction of two, with nothing left to compute. Units
+    are ignored, as the expected number has none; 25% is 25. The comparison is exact.
 
     Args:
-        response: all of it.
+        response: the policy's full response.
         answer: a number.
-        extract: where the response's answer is looked for, as in grader "math".
+        extract: where to search for the response's answer, as in grader "math".
     """
     return float(last_number(response, extract) == parse_number(answer) is not None)
 
 
 def check_number(answer: str, *, extract: str | Sequence[str] = ORDER) -> None:
-    """Refuse an expected answer that is no number."""
+    """Raise ValueError unless the expected answer is a number."""
     extracted("", extract)
     if parse_number(answer) is None:
         raise ValueError(f"needs a number, got {answer!r:.80}")
 
 
 def parse_number(text: str) -> Fraction | None:
-    r"""The number that a text is: 42, -1,234.5, 2e-3, 3/4, \frac{3}{4}; None where it is none."""
+    r"""Parse a number such as 42, -1,234.5, 2e-3, 3/4 or \frac{3}{4}; None if it is not one."""
     bare = text.strip()
     return _number(bare) if _PLAIN.fullmatch(bare) or _FRACTION.fullmatch(bare) else None
 

@@ -1,4 +1,4 @@
-"""The table of graders, and how one is found by name."""
+"""The table of graders, and lookup by name."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .._plugins import find, offered, offers
 from ..workers.server import find_function
 
 Grader = Callable[[str, str], float]
-LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statistics take squares
+LARGEST_REWARD = 1e18  # statistics square rewards, and float32 overflows at the square of much more
 
 
 @dataclass(frozen=True)
 class Kind:
     home: str  # MODULE:FUNCTION of (response, answer); its keyword-only arguments are its options
     summary: str
-    total: bool = False  # it grades any text in linear time, so that it needs no process of its own
-    check: str = ""  # a FUNCTION of that module that raises ValueError at an answer or an option
-    warm: str = ""  # MODULE:FUNCTION that imports what takes long, for processes to be forked from
-    needs: tuple[str, str] | None = None  # another package's module, and what to install
+    total: bool = False  # grades any text in linear time, so it needs no process of its own
+    check: str = ""  # FUNCTION of that module that raises ValueError for bad answers or options
+    warm: str = ""  # MODULE:FUNCTION that does slow imports before workers are forked
+    needs: tuple[str, str] | None = None  # required module, and the message if it is missing
 
 
 GRADERS: dict[str, Kind] = {
@@ -53,7 +53,7 @@ GRADERS: dict[str, Kind] = {
         "entrostat.grading.code:grade_code",
         "the program in it passes tests, in the sandbox",
         check="check_code",
-        warm="entrostat.sandbox:isolation",  # how programs are kept apart here
+        warm="entrostat.sandbox:isolation",  # finds how programs can be isolated here
     ),
     "ifeval": Kind(
         "entrostat.grading.ifeval:grade_ifeval", "instructions followed", True, "check_ifeval"
@@ -62,23 +62,23 @@ GRADERS: dict[str, Kind] = {
 
 
 def is_total(name: str) -> bool:
-    """Whether a grader is ours and cannot hang."""
+    """Whether a grader is in `GRADERS` and cannot hang."""
     return name in GRADERS and GRADERS[name].total
 
 
 def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
-    """A grader by name: one of `GRADERS`, a package's, or MODULE:FUNCTION of (response, answer).
+    """Make a grader by name: of `GRADERS`, of a package, or MODULE:FUNCTION of (response, answer).
 
     Args:
-        name: of the grader. An installed package offers one by an entry point of the group
+        name: the grader's name. An installed package registers one by an entry point of the group
             `entrostat.graders`.
-        options: its own settings, keyword arguments of its function.
+        options: the grader's settings, keyword arguments of its function.
     """
     grader = _found(name)
     if not options:
         return grader
     known = []
-    with suppress(ValueError):  # one written in C may not tell
+    with suppress(ValueError):  # functions written in C may have no signature
         parameters = inspect.signature(grader).parameters.values()
         known = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
     for key in options:
@@ -89,7 +89,7 @@ def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
 
 
 def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = None) -> None:
-    """Refuse an expected answer, or options, that a grader could give no sense."""
+    """Raise ValueError for an expected answer or options that a grader cannot use."""
     kind = GRADERS.get(name)
     if kind is not None and kind.check:
         module = kind.home.partition(":")[0]
@@ -123,12 +123,12 @@ def _found(name: str) -> Grader:
     except TypeError as error:
         raise ValueError(f"{whose} must take (response, answer): {error}") from None
     except ValueError:
-        pass  # one written in C may not tell
+        pass  # functions written in C may have no signature
     return grader
 
 
 def as_reward(value: Any) -> float:
-    """A scorer's result as a number that float32 arithmetic can use."""
+    """Convert a scorer's result to a float that float32 arithmetic can use, or raise ValueError."""
     number = math.nan
     if not isinstance(value, str | bytes | bytearray):
         with suppress(TypeError, ValueError, RuntimeError, OverflowError):
@@ -144,5 +144,5 @@ def as_reward(value: Any) -> float:
 def _shown(value: Any) -> str:
     try:
         return f"{value!r:.80}"
-    except Exception:  # its own code
+    except Exception:  # a user's __repr__
         return f"a {type(value).__name__}"

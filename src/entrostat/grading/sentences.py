@@ -1,7 +1,7 @@
-"""Sentences that give an answer: "the answer is 5", and a last one that says one thing.
+"""Sentences that give an answer: "the answer is 5", or a last sentence with a single value.
 
-What may stand before "answer" is a list of what is allowed: of all that can be said of the answer
-("half of the answer is 5", "my friend claims that ...") no list is complete.
+The text before "answer" must match a list of allowed forms: a list of forbidden ones ("half of the
+answer is 5", "my friend claims that ...") would never be complete.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from ..formulas.items import DOUBTS
 from ..formulas.notation import LONGEST
 
-NEAR = 300  # characters before an answer that may make it a part of something
-TAIL = 20_000  # characters at the end in which phrases and boxes of one sentence are looked for
+NEAR = 300  # characters before an answer that may make it part of an expression
+TAIL = 20_000  # last characters, in which phrases and sentences are searched
 
 OR_MORE = re.compile(r"\W*\b(?:or\b|alternatively\b|and\b\W*(?:[0-9\\]|[a-z]\s*=))", re.IGNORECASE)
 REGRET = re.compile(
@@ -33,7 +33,7 @@ _TO = re.compile(
     r"integral|task)\b(?:(?!\b(?:with|when|if)\b).)*",
     re.IGNORECASE,
 )
-# what may stand before "answer": the end of its sentence behind the last comma
+# allowed text before "answer", after the last comma of its sentence
 _CONCLUDES = (
     r"(?:so|thus|hence|therefore|consequently|accordingly|which means|meaning|so that|then)"
 )
@@ -81,7 +81,7 @@ _LEAD = re.compile(
 )
 _SPANS = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)")
 _DISPLAY = re.compile(r"(?:\\\[|\$\$)((?:(?!\\\[|\$\$).)*?)(?:\\\]|\$\$)\s*\Z", re.DOTALL)
-# a sentence that says its one value, here "#": behind a verb or "total =", or at its beginning
+# a sentence that gives its one value, here "#": after a verb or "total =", or at its beginning
 _VERBS = (
     r"is|are|was|were|be|equals?|equal to|gets?|got|have|has|gives?|yields?|obtains?|finds?|found|"
     r"needs?|costs?|takes?|took|makes?|made|earns?|earned|spends?|spent|pays?|paid|sells?|sold|"
@@ -106,7 +106,7 @@ _CLAUSE = re.compile(
     r"which (?:is|means|gives|makes|leaves))\s+|:\s+",
     re.IGNORECASE,
 )
-# "2 boxes x 9 eggs = 18 eggs": what stands before the last "=", and behind it
+# "2 boxes x 9 eggs = 18 eggs": the text before the last "=", and after it
 _NUMBER = r"\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?"
 _WORDS = r"(?:\s*/?\s*[a-z]+){0,3}\s*"
 _SUM = re.compile(rf"[\d%)]{_WORDS}[-+*/x\u2013\u00d7\u00f7]\s*\(?\s*{_NUMBER}\)?{_WORDS}\Z")
@@ -116,10 +116,10 @@ _PLAIN_NUMBER = re.compile(r"(?<![\w.,/^\\-])[-\u2212]?\$?[0-9](?:[0-9,./]*[0-9]
 
 
 def from_phrase(text: str, readable: Callable[[str], bool]) -> list[str] | None:
-    """What stands behind the last "answer is"; [] where it says nothing, None without one."""
+    """The answer after the last "answer is"; [] if it gives none, None without the phrase."""
     text = text[-TAIL:]
     match = None
-    for match in _PHRASE.finditer(text):  # noqa: B007 - the last one counts
+    for match in _PHRASE.finditer(text):  # noqa: B007 - the last match counts
         pass
     if match is None:
         return None
@@ -146,7 +146,7 @@ def from_phrase(text: str, readable: Callable[[str], bool]) -> list[str] | None:
 
 
 def _leads(before: str) -> bool:
-    """Whether what stands before "answer" lets it be the response's own."""
+    """Whether the text before "answer" allows it to be the response's own answer."""
     *clauses, last = re.split(
         r"[,;:\u2014]\s*", re.sub(r"[*_#>\"'()\[\]`{}~-]+|\\text\w*", " ", before)
     )
@@ -165,7 +165,7 @@ def _leads(before: str) -> bool:
 
 
 def _trimmed(text: str) -> str:
-    """Without the end of a sentence and emphasis that began before."""
+    """Strip the end of a sentence, and emphasis that began earlier."""
     return text.strip(' \n*"\u201c\u201d').rstrip(".").strip(' \n*"\u201c\u201d')
 
 
@@ -176,7 +176,7 @@ def sentence(text: str) -> str:
 
 
 def from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
-    """What the last sentence gives, if it is one thing; else []."""
+    """The value that the last sentence gives, if it is a single one; else []."""
     text = text[-TAIL:].strip()
     display = _DISPLAY.search(text)
     if display is not None:
@@ -197,7 +197,7 @@ def from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
 
 
 def _worked_out(said: str) -> list[str]:
-    """What a sum in a sentence comes to, at its end."""
+    """The result of a calculation at the end of a sentence."""
     left, sign, right = said.rpartition("=")
     value = _COMES_TO.match(right)
     if not sign or value is None or _SUM.search(left[-NEAR:]) is None or "\\" in said:
@@ -209,7 +209,7 @@ def _worked_out(said: str) -> list[str]:
 
 
 def _one(said: str, readable: Callable[[str], bool], verb: str = "") -> list[str]:
-    """The one value that a sentence, or what stands behind a verb, gives."""
+    """The single value of a sentence, or of the text after a verb."""
     for candidate in (said, _LEAD.sub("", said, count=1)):
         if readable(candidate):
             return [candidate]
@@ -233,5 +233,5 @@ def _one(said: str, readable: Callable[[str], bool], verb: str = "") -> list[str
 
 
 def _says_one(marked: str) -> bool:
-    """Whether a sentence gives its one value, "#", as what it comes to."""
+    """Whether a sentence states its one value, "#", as its result."""
     return any(_SAYS.match(text) for text in (marked, _LEAD.sub("", marked, count=1)))

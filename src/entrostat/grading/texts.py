@@ -1,7 +1,7 @@
-"""Graders "exact" and "contains", and what all graders take a response's answer to be.
+"""Graders "exact" and "contains", and the extraction of a response's answer for all graders.
 
-They look behind the thought, at the last <answer>...</answer>, or at everything where there is
-none, in time linear in its length.
+The answer is the last <answer>...</answer> after the thinking part, or without it all the text
+there. Extraction takes time linear in the length.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _THOUGHT_ENDS = re.compile(
 _TURN_ENDS = re.compile(
     r"<\|(?!begin_of_)\w{3,}\|>|\[\|\w{3,}\|\]|</s>|<eos>|<end_of_\w+>|<\uff5c[^\uff5c\n]*\uff5c>|\[/?INST\]"
 )
-# in a program: a line that begins with a mark, and what may begin one on any other line
+# in a program: a line that begins with a mark, or characters that may begin one elsewhere
 _IN_PROGRAM = re.compile(r"^[ \t]*(?:<|\[[/|A-Z]|\u25c1).*|[<\[\u25c1]", re.MULTILINE)
 
 
 def _marked(text: str) -> str:
-    """A text of the same length without the marks in strings and comments of fenced programs."""
+    """Blank out marks in strings and comments of fenced programs; keeps the length."""
     at, pieces = 0, []
     for block in programs(text):
         program = _IN_PROGRAM.sub(
@@ -39,7 +39,7 @@ def _marked(text: str) -> str:
 
 
 def spoken(response: str) -> str:
-    """A response without its thought, which may lack its end, up to the end of its turn."""
+    """A response without its thinking part, which may be unclosed, up to the end of its turn."""
     said = _THOUGHT_ENDS.split(_marked(response))[-1]
     start = len(response) - len(said)
     said = _TURN_ENDS.split(_THOUGHT_BEGINS.split(said, maxsplit=1)[0], maxsplit=1)[0]
@@ -47,9 +47,9 @@ def spoken(response: str) -> str:
 
 
 def final_answer(response: str) -> str:
-    """What stands in the last <answer>...</answer> behind the thought, or all of it, stripped.
+    """Content of the last <answer>...</answer> after the thinking part, or all that text; stripped.
 
-    Linear in the text: whatever an answer holds, it is searched a few times.
+    Takes time linear in the text, which is searched a fixed number of times.
     """
     response = spoken(response)
     marks = _marked(response)
@@ -61,24 +61,24 @@ def final_answer(response: str) -> str:
 
 
 def grade_exact(response: str, answer: str) -> float:
-    """1 where the final answer is the expected text, which must not be empty."""
+    """1 if the final answer is the expected text, which must not be empty."""
     return float(final_answer(response) == answer.strip() != "")
 
 
 def grade_contains(response: str, answer: str) -> float:
-    """1 where the expected text, which must not be empty, occurs in the final answer."""
+    """1 if the expected text, which must not be empty, occurs in the final answer."""
     expected = answer.strip()
     return float(bool(expected) and expected in final_answer(response))
 
 
 def check_text(answer: str) -> None:
-    """Refuse an expected answer that silence, or every response, would give."""
+    """Raise ValueError for an empty expected answer, which an empty or any response would match."""
     if not answer.strip():
         raise ValueError("needs a text, got an empty one")
 
 
 def closing(text: str, start: int) -> int:
-    """Where the brace closes that was opened right before `start`; -1 where it does not."""
+    """Index of the brace that closes the one right before `start`; -1 if there is none."""
     depth = 1
     for brace in re.compile(r"[{}]").finditer(text, start):
         depth += 1 if brace[0] == "{" else -1

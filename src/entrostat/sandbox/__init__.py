@@ -1,15 +1,15 @@
-r"""Programs that a model wrote, run where they can do no harm.
+r"""Sandbox for programs that a model wrote.
 
     from entrostat import sandbox
 
     sandbox.run("print(input()[::-1])", stdin="abc").stdout     # "cba\n"
     sandbox.run("while True: pass").failure                     # "timed out"
 
-`run` and `run_many` run whole programs, `judge` tests the functions of one, `Session` keeps an
-interpreter over turns. `isolation` says what keeps programs apart on this machine; where nothing
-does they are refused, unless "unsafe" is asked for. docs/sandbox.md says what is contained by what.
+`run` and `run_many` run whole programs, `judge` tests the functions of one, and `Session` keeps an
+interpreter over several turns. `isolation` returns the isolation that works here. If none does, all
+of these raise ValueError, unless the mode is "unsafe". docs/sandbox.md compares the modes.
 
-A program is forked, in milliseconds, from an interpreter (`lane`) that has nothing of ours in it.
+A program is forked, in milliseconds, from an interpreter (`lane`) that holds nothing of entrostat.
 """
 
 from .limits import Failure, Limits, Result

@@ -1,7 +1,7 @@
-"""The filters of system calls, as BPF instructions, made by libseccomp (pyseccomp).
+"""Seccomp filters of system calls, as BPF instructions, made by libseccomp (pyseccomp).
 
-With namespaces the filter takes what is left to probe the kernel with. Without them it is all there
-is, and lets through what a computation needs: no file, no socket, no process, no signal to others.
+With namespaces, the filter denies calls that could still attack the kernel. Without them, it is the
+only isolation and allows what a computation needs: no files, sockets, processes or foreign signals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from functools import cache
 from typing import Any
 
-# namespaces, mounts, other processes, and parts of the kernel that no program of ours needs
+# namespaces, mounts, other processes, and parts of the kernel that programs do not need
 REFUSED = """
 acct add_key bpf chroot clock_adjtime clock_settime delete_module fanotify_init fanotify_mark
 finit_module fsconfig fsmount fsopen fspick get_mempolicy init_module io_uring_enter
@@ -25,7 +25,7 @@ process_vm_writev ptrace quotactl quotactl_fd reboot request_key semget set_memp
 sethostname setns settimeofday shmat shmget swapoff swapon syslog umount umount2 unshare
 userfaultfd vhangup vmsplice
 """.split()
-# what Python needs to compute, read stdin and write stdout
+# calls that Python needs to compute, read stdin and write stdout
 COMPUTES = """
 alarm arch_prctl brk clock_getres clock_gettime clock_nanosleep close close_range dup dup2 dup3
 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group fstat
@@ -38,23 +38,23 @@ rt_sigtimedwait sched_get_priority_max sched_get_priority_min sched_getaffinity 
 sched_getscheduler sched_yield select set_robust_list set_tid_address setitimer sigaltstack sysinfo
 timer_create timer_delete timer_gettime timer_settime times umask uname wait4 waitid write writev
 """.split()
-# duplicate, and flags; others have the kernel send signals to whom one likes
+# duplicate and flags; other commands could make the kernel send signals to any process
 _FCNTL = (fcntl.F_DUPFD, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_SETFL, 1030)
 _CLONE_THREAD = 0x00010000
-_CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW... there is
+_CLONE_NAMESPACES = 0x7E020080  # all CLONE_NEW... flags
 
 
 @cache
 def instructions(alone: bool) -> bytes:
-    """The filter for programs that have namespaces as well, or stand behind it alone.
+    """The filter for programs with namespaces, or with the filter alone.
 
     Raises:
         ImportError: pyseccomp is not installed, or the system has no libseccomp.
-        RuntimeError: libseccomp does not know this processor.
+        RuntimeError: libseccomp does not support this processor.
     """
     try:
         import pyseccomp as seccomp
-    except RuntimeError as error:  # how it says that there is no library
+    except RuntimeError as error:  # pyseccomp's error for a missing library
         raise ImportError(str(error)) from None
     denied = seccomp.ERRNO(errno.EPERM)
     made = seccomp.SyscallFilter(denied if alone else seccomp.ALLOW)
@@ -63,17 +63,17 @@ def instructions(alone: bool) -> bytes:
             _add(seccomp, made, seccomp.ALLOW, name)
         thread = seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD)
         made.add_rule(seccomp.ALLOW, "clone", thread)
-        made.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(0, seccomp.EQ, 0))  # its own
+        made.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(0, seccomp.EQ, 0))  # own process only
         for command in _FCNTL:
             made.add_rule(seccomp.ALLOW, "fcntl", seccomp.Arg(1, seccomp.EQ, command))
     else:
         for name in REFUSED:
             _add(seccomp, made, denied, name)
-        for bit in range(32):  # any one of them
+        for bit in range(32):  # deny each flag separately
             if _CLONE_NAMESPACES >> bit & 1:
                 flag = seccomp.Arg(0, seccomp.MASKED_EQ, 1 << bit, 1 << bit)
                 made.add_rule(denied, "clone", flag)
-    # its flags lie in memory, which a filter cannot read: the C library then takes `clone`
+    # a filter cannot read clone3's flags in memory; on ENOSYS the C library falls back to `clone`
     made.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
     with tempfile.TemporaryFile() as file:
         made.export_bpf(file)
@@ -82,7 +82,7 @@ def instructions(alone: bool) -> bytes:
 
 
 def _add(seccomp: Any, made: Any, action: int, name: str) -> None:
-    """A rule for a system call, where this processor, and this library, know it."""
+    """Add a rule for a system call, if this processor and library have it."""
     try:
         number = seccomp.resolve_syscall(seccomp.system_arch(), name)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a program may take, and what became of it."""
+"""Resource limits of a program, and its result."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Failure = Literal["timed out", "out of memory", "killed", "too much output"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program, or a session's turn, may take.
+    """Resource limits of a program, or of a session's turn.
 
     Attributes:
-        cpu: seconds of processor time of each process, rounded up; a session is bounded by `wall`.
-        wall: seconds by the clock.
-        memory: bytes of address space of each process beyond the interpreter's own, and of all
-            together.
+        cpu: seconds of processor time of each process, rounded up; sessions only use `wall`.
+        wall: wall-clock seconds.
+        memory: bytes of address space of each process beyond the interpreter's own; also a limit
+            for the memory of all processes together.
         file_size: bytes of a file.
         disk: bytes of all files together.
-        processes: processes and threads at once.
-        output: bytes kept of stdout and of stderr, each. A program that writes more is ended, a
-            session goes on.
+        processes: processes and threads at the same time.
+        output: bytes kept of stdout and of stderr, each. A program that writes more is killed; a
+            session continues.
     """
 
     cpu: float = 10.0
@@ -42,16 +42,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a program.
+    """Result of a program.
 
     Attributes:
-        code: its exit code; None where it was ended.
-        stdout: what it wrote, as far as `Limits.output` goes.
-        stderr: the same; its traceback is here.
-        failure: None, or why it was ended, or its output cut. An exception is no failure: its code
-            is 1.
-        detail: the same in words.
-        seconds: how long it ran, by the clock.
+        code: the exit code; None if the program was killed.
+        stdout: the output, up to `Limits.output`.
+        stderr: the same for stderr, which has the traceback.
+        failure: None, or why the program was killed or its output cut. An exception is not a
+            failure: its code is 1.
+        detail: the failure in words.
+        seconds: wall-clock time.
     """
 
     code: int | None

@@ -1,4 +1,4 @@
-"""Running programs: one, many, with tests, over turns; and how they are kept apart here."""
+"""Running programs: one, many, with tests, in sessions; and the choice of isolation."""
 
 from __future__ import annotations
 
@@ -17,36 +17,35 @@ from .limits import Limits, Result
 from .worker import Lane, lane
 
 _MODES = ("auto", "unsafe", "namespaces", "seccomp")
-_VARIABLE = "ENTROSTAT_SANDBOX"  # processes started from here know it, too
+_VARIABLE = "ENTROSTAT_SANDBOX"  # child processes inherit it
 _FIELDS = [field.name for field in fields(Result)]
-_SLOW = 60.0  # seconds that a trial may take on a machine that is busy
+_SLOW = 60.0  # seconds for a trial, on a busy machine
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What tests say of a program."""
+    """Result of testing a program."""
 
-    # of each test, in their order; shorter where the program ended, or one failed and `every` was
-    # not asked for
+    # by test, in order; shorter if the program ended, or after a failure without `every`
     passed: tuple[bool, ...]
-    error: str  # why the first that failed did
+    error: str  # of the first failed test
     result: Result  # of the program
 
 
 def use(mode: str) -> None:
-    """What "auto" means from now on, here and in processes started from here.
+    """Set the meaning of "auto", in this process and its children.
 
     Args:
-        mode: "unsafe" allows programs to run without isolation; "auto" takes that back.
+        mode: "unsafe" allows programs to run without isolation; "auto" revokes that.
     """
     os.environ[_VARIABLE] = _known(mode)
 
 
 def isolation(mode: str = "auto") -> str:
-    """What keeps programs apart here: "namespaces", "seccomp" or "unsafe"; tried, not guessed.
+    """The isolation of programs on this machine: "namespaces", "seccomp" or "unsafe"; tested.
 
     Args:
-        mode: "auto" for the first of the two that works, or the one to take.
+        mode: "auto" for the first of "namespaces" and "seccomp" that works, or the one to use.
     """
     mode = _known(mode)
     if mode == "auto":
@@ -66,7 +65,7 @@ def isolation(mode: str = "auto") -> str:
 
 
 def run(program: str, stdin: str = "", limits: Limits | None = None, mode: str = "auto") -> Result:
-    """Run a Python program (the standard library alone) in the sandbox; `mode` as `isolation`."""
+    """Run a Python program (standard library only) in the sandbox; `mode` as in `isolation`."""
     return _ask("run", limits or Limits(), isolation(mode), program=program, stdin=stdin)
 
 
@@ -74,9 +73,9 @@ def run_many(
     programs: Iterable[str], stdins: Sequence[str] | None = None, limits: Limits | None = None,
     mode: str = "auto", workers: int | None = None,
 ) -> list[Result]:  # fmt: skip
-    """Run programs at the same time, as `run`; a result each, in their order.
+    """Run programs in parallel, as `run`; returns their results in order.
 
-    `workers` says how many at once; None takes one per processor, at most 16.
+    `workers` is the number of parallel programs; None for one per processor, at most 16.
     """
     programs = list(programs)
     stdins = [""] * len(programs) if stdins is None else stdins
@@ -99,14 +98,14 @@ def judge(
 
     Args:
         program: its source; it is imported, not run as a script (`__name__` is "solution").
-        asserts: sources that raise where a test fails. They find the program's functions and
-            classes by name, and as the module `solution`; what they do with these is done over
-            there, and what they compare is plain data.
-        calls: (function, arguments, expected result), as JSON has them.
-        prelude: a source whose names the program finds where it has none of its own.
-        every: go on after a test that failed.
-        limits: what program and tests may take together.
-        mode: as `isolation`.
+        asserts: sources that raise if a test fails. They find the program's functions and classes
+            by name, and in the module `solution`. Operations on these run in the program's
+            process; comparisons use plain data.
+        calls: (function, arguments, expected result), as JSON values.
+        prelude: a source whose names the program can use unless it defines its own.
+        every: continue after a failed test.
+        limits: limits for program and tests together.
+        mode: as in `isolation`.
     """
     with _memory() as file:
         tests = {"asserts": list(asserts), "calls": list(calls), "all": every}
@@ -128,7 +127,7 @@ def judge(
 
 
 def _memory() -> IO[bytes]:
-    """A file that has no name, and where there are such no disk."""
+    """An unnamed file, in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("tests"), "r+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)
@@ -152,7 +151,7 @@ def as_result(answer: Mapping[str, Any]) -> Result:
 
 
 def refuse_broken(answer: Mapping[str, Any]) -> None:
-    """Refuse a lane's answer that says that isolating a program has failed."""
+    """Raise ValueError if a lane's answer says that isolating a program has failed."""
     if "broken" in answer:
         raise ValueError(
             f"the sandbox could not isolate a program: {answer['broken']}; --sandbox unsafe goes "
@@ -168,7 +167,7 @@ def _known(mode: str) -> str:
 
 @cache
 def _trial(mode: str) -> str:
-    """Why a mode does not work here; "" where it does."""
+    """Why a mode does not work here; "" if it works."""
     if sys.platform != "linux":
         return "Linux only"
     trial = None
@@ -197,25 +196,25 @@ def at_once() -> int:
 
 
 class Session:
-    r"""A persistent interpreter: what one turn defines, the next one sees.
+    r"""A persistent interpreter: later turns see the definitions of earlier ones.
 
-    A turn that takes too long, or that kills the interpreter, ends it: what it had defined and
-    written is gone, and the next turn starts in a new one, in which `setup` has run.
+    A turn that takes too long, or that kills the interpreter, ends it: definitions and files are
+    lost, and the next turn starts in a new interpreter, in which `setup` has run.
 
         with Session(setup="import math") as session:
             session.run("x = math.factorial(5)")
             session.run("print(x)").stdout      # "120\n"
 
     Args:
-        limits: what a turn may take; memory, disk and processes are the interpreter's.
+        limits: limits of a turn; memory, disk and processes are limits of the interpreter.
         setup: a source to run first.
-        mode: as `isolation`.
+        mode: as in `isolation`.
     """
 
     def __init__(self, limits: Limits | None = None, setup: str = "", mode: str = "auto") -> None:
         self._limits, self._setup = limits or Limits(), setup
         self._mode = isolation(mode)
-        self._lane: Lane | None = None  # None: it is over, the next turn starts anew
+        self._lane: Lane | None = None  # None: ended, the next turn starts a new one
         self._start()
 
     def __enter__(self) -> Session:
@@ -225,13 +224,13 @@ class Session:
         self.close()
 
     def run(self, code: str) -> Result:
-        """Execute a source; `code` is 1 after an exception, whose traceback is in stderr."""
+        """Execute a source; after an exception, `code` is 1 and stderr has the traceback."""
         if self._lane is None:
             self._start()
         return self._turn(code)
 
     def files(self) -> dict[str, str]:
-        """What was written: the files' paths, from the working directory, and texts."""
+        """Texts of the files written, by path relative to the working directory."""
         if self._lane is None:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Sources of tests: what of them runs, whether that tells a right program from none; LeetCode's."""
+"""Test sources: the tests in them, a check that they test something, and LeetCode's imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 
-_KNOWN = sys.stdlib_module_names | {"solution"}  # what tests may import
+_KNOWN = sys.stdlib_module_names | {"solution"}  # modules that tests may import
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINES = (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)
 _building = threading.Lock()
@@ -16,10 +16,10 @@ _TELLS = (ast.Assert, ast.Raise, ast.Call)
 
 
 def split(source: str) -> list[str]:
-    """A source of tests as sources that raise where a test fails, one for each test in it.
+    """Split a test source into one source per test, each of which raises if its test fails.
 
-    Functions `test...` are called, methods `test...` of a class with its `setUp` (unittest's) or
-    `setup_method` before. A source without such is a test itself.
+    Functions `test...` are called, and methods `test...` of a class after its `setUp` (unittest) or
+    `setup_method`. A source without either is a single test.
     """
     module = parsed(source)
     found = [] if module is None else _tests(module)
@@ -27,7 +27,7 @@ def split(source: str) -> list[str]:
 
 
 def check(source: str) -> None:
-    """Refuse a source of tests that cannot run here, or that runs nothing of the program."""
+    """Raise ValueError for a test source that cannot run here, or that asserts nothing."""
     module = parsed(source)
     if module is None:
         raise ValueError("tests that are no Python")
@@ -45,16 +45,16 @@ def check(source: str) -> None:
 
 
 def parsed(source: str) -> ast.Module | None:
-    """A source as a tree; None where it is no Python. Python 3.11 builds one tree at a time."""
+    """Parse a source; None if it is not Python. Python 3.11 builds one tree at a time."""
     try:
-        with _building, warnings.catch_warnings(action="ignore"):  # of escapes in texts, say
+        with _building, warnings.catch_warnings(action="ignore"):  # such as invalid escapes
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def _tests(module: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
-    """The tests in a source, each with what runs it."""
+    """The tests in a source, each with the code that runs it."""
     for node in module.body:
         if isinstance(node, _FUNCTIONS) and node.name.lower().startswith("test"):
             yield node, f"{node.name}()"
@@ -69,14 +69,14 @@ def _tests(module: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def _needs_pytest(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a test is asynchronous, or takes more than `self`: fixtures of pytest's."""
+    """Whether a test is asynchronous, decorated, or takes arguments other than `self`."""
     names = {one.arg for one in function.args.args}
     return isinstance(function, ast.AsyncFunctionDef) or bool(
         names - {"self"} or function.decorator_list
     )
 
 
-# what LeetCode's starter code uses without importing it, as LiveCodeBench's runner has it
+# names that LeetCode's starter code uses without importing them, as in LiveCodeBench's runner
 LEETCODE = """
 from string import *; from re import *; from datetime import *; from collections import *
 from heapq import *; from bisect import *; from copy import *; from math import *

@@ -1,4 +1,4 @@
-"""One interpreter that forks programs, seen from the host, and all that are idle."""
+"""The host's side of an interpreter that forks programs, and the pool of idle ones."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BOOT = (
     "import sys, json; place, fd, mode, code = json.loads(sys.argv[1]); sys.path.insert(0, place); "
     "from inside.zygote import main; sys.path.remove(place); main(fd, mode, code)"
 )
-_GRACE = 30.0  # seconds beyond a program's own after which its interpreter is given up
+_GRACE = 30.0  # seconds beyond a program's limit, after which its interpreter is killed
 
 
 class Lane:
-    """A process that programs are forked from, one at a time. It ends when this one does.
+    """A process that forks programs, one at a time. It ends when this process does.
 
     Raises:
         ImportError: "seccomp" without pyseccomp or libseccomp.
@@ -47,17 +47,17 @@ class Lane:
             self._process = subprocess.Popen(
                 [base, "-S", "-P", "-s", "-B", "-X", "utf8", "-c", _BOOT, json.dumps(words)],
                 stdin=quiet, stdout=quiet, stderr=quiet, pass_fds=[theirs.fileno()], cwd="/",
-                env={"PYTHONHASHSEED": "0", "TZ": "UTC"},  # a program gives the same twice
+                env={"PYTHONHASHSEED": "0", "TZ": "UTC"},  # for reproducible programs
                 start_new_session=True,
             )  # fmt: skip
 
     def ask(
         self, order: dict[str, Any], wall: float, descriptor: int | None = None
     ) -> dict[str, Any]:
-        """What it answers to an order, and a descriptor with it.
+        """Send an order, with a descriptor if given; returns the answer.
 
         Raises:
-            ConnectionError: it has ended, or is given up after `wall` seconds and some.
+            ConnectionError: the process has ended, or did not answer within `wall` + 30 seconds.
         """
         patience = struct.pack("@ll", int(wall + _GRACE), 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
@@ -85,7 +85,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def lane(mode: str) -> Iterator[Lane]:
-    """An idle lane, or a new one; kept for the next unless something was raised."""
+    """An idle lane, or a new one; returned to the pool unless an exception is raised."""
     with _lock:
         found = next((lane for lane in _idle if lane.mode == mode), None)
         if found is not None:
@@ -108,7 +108,7 @@ def close_idle() -> None:
 
 
 def _forget() -> None:
-    """A fork of this process has lanes of its own."""
+    """In a forked process, drop the parent's lanes."""
     global _lock
     _lock = threading.Lock()
     for each in _idle:

@@ -4,13 +4,13 @@ A task is any object with the members of `Task`; no base class. `make_task` find
 
 - `target_sum`: the built-in task of the tiny policy,
 - `words`, `arithmetic`, `functions`: few-shot tasks of small language models,
-- `tool_sum`, `tools`, `games`, `appworld`: worlds of agents (`entrostat.agents`),
+- `tool_sum`, `tools`, `games`, `appworld`: agent environments (`entrostat.agents`),
 - `gym:NAME`: a reasoning-gym data set with its own scorer,
 - `gsm8k`, `aime24`, `humaneval`, ...: data sets by name (`sets.SETS`),
 - `math:FILE`, `code:FILE`, `ifeval:FILE`: files of their kinds,
 - `FILE.jsonl`, `FILE.parquet`: prompt/answer pairs and a grader's name,
-- `MODULE:CLASS`: your own class, imported from where Python finds it,
-- a name that an installed package offers by an entry point of the group `entrostat.tasks`.
+- `MODULE:CLASS`: your own class, on Python's import path,
+- a name that an installed package registers by an entry point of the group `entrostat.tasks`.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ BUILT_IN = {
     "appworld": "..agents.appworld:AppWorld",
 }
 _METHODS = ("max_new_tokens", "size", "example", "score")
-_MEMBERS = ("name", "splits", *_METHODS)  # the first two may be set when a task is made
+_MEMBERS = ("name", "splits", *_METHODS)  # instances may set the first two
 
 
 def make_task(name: str, seed: int = 0, **params: Any) -> Task:
-    """A task by name.
+    """Make a task by name.
 
     Args:
         name: "target_sum", "words", "arithmetic", "gym:NAME", a data set's name, "math:FILE",
             "code:FILE", "ifeval:FILE", a path to a JSONL or Parquet file, "MODULE:CLASS", or a name
-            that an installed package offers.
-        seed: of the prompts.
+            that an installed package registers.
+        seed: seed of the prompts.
         **params: the task's own parameters; `entrostat tasks` lists them.
 
     Raises:
-        ValueError: one line that says what was given, what exists and the nearest name.
+        ValueError: unknown name or parameter; the message gives the nearest name.
     """
     cls, named = _found(name)
     known = inspect.signature(cls).parameters
@@ -76,12 +76,12 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
 
 
 def task_class(name: str) -> type[Any]:
-    """The class of a task by name; its module is imported, nothing of it is called."""
+    """The class of a task by name; imports its module but calls nothing in it."""
     return _found(name)[0]
 
 
 def _found(name: str) -> tuple[type[Any], dict[str, Any]]:
-    """The class of a task, and its parameter that the name itself says."""
+    """The class of a task, and the parameter that its name contains."""
     if name.startswith("gym:"):
         from .gym import GymTask
 
@@ -129,7 +129,7 @@ def _import(name: str) -> type[Any]:
 
 
 def _check_members(whose: str, task: Any, asked: Sequence[str]) -> None:
-    """Refuse a task without one of the members asked; all that it lacks are named."""
+    """Raise ValueError if a task lacks members; names all of them."""
     instead = {"score": ("score", "score_batch", "environment")}
     missing = [
         member

@@ -1,6 +1,6 @@
 """`arithmetic`: sums and products with one right answer, few-shot.
 
-The counterpart of `words`: entropy spent here is spent on mistakes.
+The counterpart of `words`: here entropy only causes mistakes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from .._names import unknown
 from .base import Example
 
-# worked in the prompt, by number of digits; none of them is ever asked
+# examples in the prompt, by number of digits; they are never asked
 SHOWN: dict[int, tuple[tuple[int, int], ...]] = {
     1: ((3, 4), (6, 2), (5, 9), (8, 3)),
     2: ((23, 45), (61, 17), (38, 52), (74, 29)),
@@ -20,7 +20,7 @@ SHOWN: dict[int, tuple[tuple[int, int], ...]] = {
     4: ((2314, 4581), (6142, 1723), (3857, 5294), (7461, 2938)),
 }
 SIGNS = {"sum": ("+",), "product": ("x",), "both": ("+", "x")}
-TEST = 256  # prompts of the split `test`, where there are as many
+TEST = 256  # most prompts of the split `test`
 
 
 class Arithmetic:
@@ -28,15 +28,15 @@ class Arithmetic:
 
     Both operands have `digits` digits, without a leading 0. A pair of operands belongs to `train`
     (three in four) or to `test` by a hash of the two, in whichever order and with whichever sign,
-    so that neither depends on the seed and nothing tested was trained on. `test` is up to 256
-    different prompts; of one digit there are no more than 50.
+    so that neither depends on the seed and no test prompt is trained on. `test` has up to 256
+    different prompts, but no more than 50 for one digit.
 
-    How hard: SmolLM2-135M is right on .43 of the sums and .48 of the products of one digit, on .14
-    of the sums of two. The prompt is plain text, also for a chat model.
+    Difficulty: SmolLM2-135M is right on .43 of the sums and .48 of the products of one digit, and
+    on .14 of the sums of two. The prompt is plain text, also for a chat model.
 
     Args:
-        seed: of the training prompts.
-        digits: of each operand, 1 to 4.
+        seed: seed of the training prompts.
+        digits: digits of each operand, 1 to 4.
         operation: "sum", "product" (written 7 x 8) or "both".
     """
 
@@ -60,7 +60,7 @@ class Arithmetic:
         self._test = held_out(digits, operation)
 
     def max_new_tokens(self, split: str) -> int:
-        """Digits of the longest answer, the blank before them, the end of the line, two more."""
+        """Digits of the longest answer, a space, a newline, and two spare tokens."""
         longest = self.digits + 1 if self.operation == "sum" else 2 * self.digits
         return longest + 4
 
@@ -85,7 +85,7 @@ class Arithmetic:
 
 
 def draw(rng: random.Random, split: str, digits: int, operation: str) -> tuple[int, str, int]:
-    """Operands of a split and a sign, uniform among those that may be asked."""
+    """Operands and an operator of a split, uniform over those that may be asked."""
     low, high = 10 ** (digits - 1), 10**digits - 1
     while True:
         a, b = rng.randint(low, high), rng.randint(low, high)
@@ -96,7 +96,7 @@ def draw(rng: random.Random, split: str, digits: int, operation: str) -> tuple[i
 @cache
 def held_out(digits: int, operation: str) -> tuple[tuple[int, str, int], ...]:
     rng = random.Random(f"arithmetic/test/{digits}/{operation}")
-    # where there are fewer than TEST, so many draws find all of them
+    # if there are fewer than TEST prompts, this many draws find them all
     found = dict.fromkeys(draw(rng, "test", digits, operation) for _ in range(10 * TEST))
     return tuple(found)[:TEST]
 

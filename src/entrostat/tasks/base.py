@@ -1,4 +1,4 @@
-"""What a task is."""
+"""The task protocol."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Example:
     """One prompt and what its verifier needs.
 
     Attributes:
-        prompt: text given to the policy (the user's turn where the tokenizer has a chat template).
-        answer: whatever `Task.score` compares with.
-        data: anything else a scorer or a report wants. Figures know the prompt by `data["label"]`,
-            a short text; without it by the end of the prompt.
+        prompt: text given to the policy (the user's turn if a chat template is used).
+        answer: the value that `Task.score` compares with.
+        data: further data for a scorer or a report. Figures label the prompt with `data["label"]`,
+            a short text, or else with the end of the prompt.
     """
 
     prompt: str
@@ -29,31 +29,31 @@ class Task(Protocol):
     A task may also have:
 
     - `score_batch(completions, examples) -> list[float]`, called once for all rollouts of an
-      iteration in place of `score` (a reward model, say);
-    - `stop: tuple[str, ...]`, texts that end a completion, unless the run says otherwise
-      (`sampling.stop`); `score` gets what comes before the first of them;
-    - `chat: bool`, whether prompts go through the tokenizer's chat template, unless the run says
-      otherwise (`prompt.chat`); without it they do where there is one;
-    - `trainable: bool`, False for a test set: hosts refuse to train on it;
+      iteration instead of `score` (such as a reward model);
+    - `stop: tuple[str, ...]`, texts that end a completion, unless `sampling.stop` is set; `score`
+      gets the text before the first of them;
+    - `chat: bool`, whether prompts use the tokenizer's chat template, unless `prompt.chat` is set;
+      by default they use the template if there is one;
+    - `trainable: bool`, False for a test set, on which trainers raise an error;
     - `environment(example) -> Environment` and `turns(split) -> int`: its rollouts take turns with
-      an environment (`entrostat.agents`), which gives the reward in place of `score`;
-    - `canonical(completion) -> str`, the form in which right answers are counted as the same
-      (lower case, say);
-    - `remote(completion, example) -> Call | None`, what `score` does as a call for a worker process
-      (`entrostat.workers`), for a scorer that may hang or crash: then such an answer scores 0, is
-      counted, and the run goes on. None: `score` is called here. `remote_setup() -> Call`, made
-      once before the first.
+      an environment (`entrostat.agents`), which gives the reward instead of `score`;
+    - `canonical(completion) -> str`, the form in which right answers are compared when distinct
+      ones are counted (such as lower case);
+    - `remote(completion, example) -> Call | None`, `score` as a call for a worker process
+      (`entrostat.workers`), for a scorer that may hang or crash. A completion at which it does gets
+      score 0 and is counted, and the run continues. With None `score` is called in the process.
+      `remote_setup() -> Call` is a call made once before the first.
 
     Attributes:
         name: for logs and reports.
-        splits: names of its splits; the first is trained on, the others evaluated on.
+        splits: names of its splits: the first is for training, the others are for evaluation.
     """
 
     name: str
     splits: tuple[str, ...]
 
     def max_new_tokens(self, split: str) -> int:
-        """Tokens that an answer may take, unless the run says otherwise."""
+        """Most tokens of a completion, unless the run sets another limit."""
         ...
 
     def size(self, split: str) -> int | None:
@@ -65,8 +65,8 @@ class Task(Protocol):
         ...
 
     def score(self, completion: str, example: Example) -> float:
-        """The outcome reward of one completion (eos and padding removed). It parses, never runs.
+        """The outcome reward of one completion, without eos and padding; parses, never executes.
 
-        An answer that it raises at, or gives no finite number for, scores 0 and is counted.
+        If it raises or returns no finite number, the completion gets score 0 and is counted.
         """
         ...

@@ -1,8 +1,8 @@
-"""A data set's rows as problems: what is asked, and the answer in the form that its grader takes.
+"""Conversion of data set rows to problems: a prompt, and an answer in the grader's form.
 
-A reader gets a row by our own field names and gives a `Problem`. A row that cannot be graded raises
-`LeftOut` with the reason, which is counted: nothing disappears in silence. A row whose shape is
-another than the data set's raises ValueError: the schema has changed.
+A reader gets a row under entrostat's field names and returns a `Problem`. A row that cannot be
+graded raises `LeftOut` with a reason, and reasons are counted, so no row disappears silently. A row
+of another schema raises ValueError.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from typing import Any, NamedTuple
 from ..sandbox import unit_tests
 
 Row = Mapping[str, Any]
-LONGEST_ANSWER = 500  # characters; what is longer is a proof or a worked solution
+LONGEST_ANSWER = 500  # characters; longer answers are proofs or worked solutions
 _NO_ANSWER = frozenset({"", "proof", "notfound", "none", "null"})
-# DAPO-Math-17k wraps its problems in these
+# texts around each problem of DAPO-Math-17k
 DAPO_BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of "
     "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
 )
 DAPO_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
-_LARGEST = 1 << 28  # bytes of a problem's tests
-# the opcodes of a pickle that is one text; whatever else there is would build something
+_LARGEST = 1 << 28  # most bytes of a problem's tests
+# opcodes of a pickle of one string; any other opcode would build an object
 _TEXTS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
 _AROUND = frozenset({"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"})
 
 
-class LeftOut(Exception):  # noqa: N818 - it says what happens to the row
-    """A row that is no problem one can grade; the message is the reason, as counted."""
+class LeftOut(Exception):  # noqa: N818 - not an error: the row is skipped
+    """A row that cannot be graded; the message is the reason that is counted."""
 
 
 class Problem(NamedTuple):
-    prompt: str  # the problem, before a template is put around it
-    # for the grader; or what makes it of the row, where it is too large to be kept
+    prompt: str  # without the template
+    # for the grader; a function of the row if the answer is too large to keep
     answer: str | Callable[[Row], str]
 
 
@@ -48,8 +48,8 @@ Reader = Callable[[Row], Problem]
 def mathematics(row: Row) -> Problem:
     r"""A problem and its final answer.
 
-    The answer is what stands in the last \boxed{} of the text (in several that stand together),
-    else after its last ####, else the text itself; of a list, all entries, joined by commas.
+    The answer is the content of the last \boxed{} (of several that belong together), else the text
+    after the last ####, else the text itself; for a list, all entries, joined by commas.
     """
     prompt = text_of(row["prompt"]).removeprefix(DAPO_BEFORE).removesuffix(DAPO_AFTER)
     answer = final(row["answer"])
@@ -61,10 +61,10 @@ def mathematics(row: Row) -> Problem:
 
 
 def numina_amc_aime(row: Row) -> Problem:
-    """Of NuminaMath-1.5: what comes from AMC and AIME, has one checkable answer, and is valid.
+    """NuminaMath-1.5: problems of AMC and AIME that are valid and have one checkable answer.
 
     REPO (sec. 4) trains on "a non-overlapping quality-filtered subset" of 563 problems and does not
-    say how it was filtered. This keeps what the set's own marks call good.
+    specify the filter. This reader keeps the problems that the data set marks as valid.
     """
     if row["source"] != "amc_aime":
         raise LeftOut("not from AMC or AIME")
@@ -78,14 +78,14 @@ def numina_amc_aime(row: Row) -> Problem:
 
 
 def olympiad(row: Row) -> Problem:
-    """Of OlympiadBench: the context before the question; all final answers, joined by commas."""
+    """OlympiadBench: the context precedes the question; final answers are joined by commas."""
     context = row.get("context")
     problem = mathematics(row)
     return problem._replace(prompt=f"{context}\n{problem.prompt}") if context else problem
 
 
 def instructions(row: Row) -> Problem:
-    """Of IFEval: the prompt, and its instructions with their arguments as grader `ifeval` reads."""
+    """IFEval: the prompt, and its instructions with arguments in the form of grader `ifeval`."""
     from ..grading.ifeval import needs, pack
 
     ids, arguments = row["instructions"], row["arguments"]
@@ -101,7 +101,7 @@ def instructions(row: Row) -> Problem:
 def final(value: Any) -> str:
     r"""The final answer in a column: the last \boxed{}, what follows ####, or all of it.
 
-    Boxes that stand together are a list ("x = \boxed{3} or x = \boxed{5}").
+    Boxes that belong together are a list ("x = \boxed{3} or x = \boxed{5}").
     """
     from ..grading.mathematics import expected_answer
 
@@ -113,7 +113,7 @@ def final(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A prompt's text: itself, or the last user's turn of a conversation."""
+    """A prompt's text: the string itself, or the last user turn of a conversation."""
     if isinstance(value, list | tuple):
         turns = [one for one in value if isinstance(one, Mapping) and one.get("role") == "user"]
         value = turns[-1].get("content") if turns else None
@@ -123,7 +123,7 @@ def text_of(value: Any) -> str:
 
 
 def own(row: Row) -> Problem:
-    """A prompt and tests of the user's own, in the form that grader `code` reads."""
+    """A user's own prompt, with tests in the form of grader `code`."""
     tests = row["tests"]
     tests = _json(tests, "tests") if isinstance(tests, str) else tests
     if not isinstance(tests, Mapping):
@@ -133,7 +133,7 @@ def own(row: Row) -> Problem:
 
 
 def eurus(row: Row) -> Problem:
-    """Of Eurus-2-RL: programming problems with inputs and outputs; the system's turn is dropped."""
+    """Eurus-2-RL: programming problems with inputs and outputs, without the system turn."""
     if row["ability"] != "code":
         raise LeftOut("mathematics")
     tests = _json(row["answer"], "its tests")
@@ -144,12 +144,12 @@ def eurus(row: Row) -> Problem:
     if not name:
         return Problem(prompt, stdin(inputs, outputs))
     if all(isinstance(one, list) and len(one) == 1 for one in outputs):
-        outputs = [one for (one,) in outputs]  # APPS and TACO have a result in a list
+        outputs = [one for (one,) in outputs]  # APPS and TACO wrap each result in a list
     return Problem(prompt, calls(name, inputs, outputs))
 
 
 def kodcode(row: Row) -> Problem:
-    """Of KodCode: styles `instruct` and `complete` (as COV, footnote 1), tests without pytest."""
+    """KodCode: styles `instruct` and `complete` (as COV, footnote 1), tests that need no pytest."""
     if row["style"] not in ("instruct", "complete"):
         raise LeftOut("style online_judge")
     prompt = text_of(row["prompt"])
@@ -167,15 +167,15 @@ def kodcode(row: Row) -> Problem:
 
 
 def human_eval(row: Row) -> Problem:
-    """Of HumanEval: the start of a function, to be completed, and its tests."""
+    """HumanEval: the start of a function to complete, and its tests."""
     tests = f"{row['tests']}\ncheck({row['entry_point']})\n"
-    # many tokenizers have a token for a line's end with the spaces of the next: after a prompt that
-    # ends in the line's end it cannot come, and a small model ends its program there and then
+    # strip the final newline: many tokenizers have a token for a newline plus indentation, which
+    # cannot follow a newline, and a small model then ends its program at once
     return Problem(row["prompt"].rstrip(), asserts([tests], row["prompt"]))
 
 
 def livecodebench(row: Row) -> Problem:
-    """Of LiveCodeBench: public and private tests, on stdin or as calls of a function."""
+    """LiveCodeBench: public and private tests, on stdin or as function calls."""
     how = "Read the input from stdin and write the output to stdout."
     if row["starter"]:
         how = f"Start from this code:\n```python\n{row['starter'].rstrip()}\n```"
@@ -193,7 +193,7 @@ def _livecodebench_tests(row: Row) -> str:
 
 
 def pickled_text(data: bytes) -> str:
-    """The text that a pickle of one text holds. Its bytes are read; nothing is unpickled."""
+    """The string in a pickle of one string, read from its opcodes; nothing is unpickled."""
     found: list[str] = []
     for opcode, argument, _ in pickletools.genops(data):
         if opcode.name in _TEXTS and isinstance(argument, str):
@@ -206,7 +206,7 @@ def pickled_text(data: bytes) -> str:
 
 
 def _json(text: Any, what: str) -> Any:
-    """A column of JSON; or of JSON pickled, compressed and in base64, as LiveCodeBench has it."""
+    """Parse JSON, or pickled, compressed and base64-encoded JSON as in LiveCodeBench."""
     if not isinstance(text, str):
         raise ValueError(f"{what} must be JSON, got {text!r:.60}")
     try:
@@ -224,15 +224,15 @@ def _json(text: Any, what: str) -> Any:
 
 
 def stdin(inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
-    """Tests of a program that reads stdin and writes stdout."""
+    """Tests, as JSON, of a program that reads stdin and writes stdout."""
     return json.dumps({"kind": "stdin", "inputs": inputs, "outputs": outputs})
 
 
 def calls(name: str, arguments: Sequence[Any], outputs: Sequence[Any]) -> str:
-    """Tests that call a function, or a method of a class `Solution`."""
+    """Tests, as JSON, that call a function, or a method of a class `Solution`."""
     return json.dumps({"kind": "calls", "name": name, "inputs": arguments, "outputs": outputs})
 
 
 def asserts(tests: Sequence[str], prompt: str = "") -> str:
-    """Tests that are sources, for an answer that may continue `prompt`."""
+    """Tests, as JSON, that are source code, for an answer that may continue `prompt`."""
     return json.dumps({"kind": "asserts", "tests": tests, "prompt": prompt})

@@ -1,8 +1,8 @@
 """Data sets by name, and files of their kinds: `gsm8k`, `aime24`, `math:FILE`, `code:FILE`.
 
-A set is looked for where the task says (`path`), in entrostat's cache, in a package that ships it,
-and last by the library `datasets`, in its own cache and on the Hugging Face hub (`sources`). What
-cannot be graded is left out and counted.
+A set is searched for in the task's `path`, in entrostat's cache, in a package that ships it, and
+last with the library `datasets`, in its cache and on the Hugging Face hub (`sources`). Rows that
+cannot be graded are left out and counted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .rows import ABSENT, Located, column_names, columns_of, pick
 from .sets import KINDS, SETS, TEMPLATES, DataSet, data_set
 from .sources import Source, sources
 
-_LABEL = 48  # characters of a problem's end, which stand for it in figures
-# of a set of code, spread over it, on which wrong programs are tried
+_LABEL = 48  # characters of a problem's end that label it in figures
+# rows of a code set, spread over it, on which wrong programs are tried
 ROWS = 64
 _WRONG = """
 def _wrong(*arguments, **named): return "of a wrong program"
@@ -47,23 +47,23 @@ class DataTask(JsonlTask):
     """A data set of the table (`sets`), or a file of one of its kinds.
 
     Args:
-        name: of the set, or KIND:FILE.
+        name: the set's name, or KIND:FILE.
         seed: unused; the run's seed shuffles.
-        path: a file or a directory of files in the set's place, JSONL or Parquet; or a table with
-            one for each split.
-        fields: columns of other names: {"answer": "solution"}. A dot goes into a table.
-        template: what is put around a problem: "boxed", "dapo", "code", "plain", or a text with
-            {problem} in it.
-        grader: another grader than the set's.
+        path: a JSONL or Parquet file, or a directory of such files, to use for the set; or a table
+            with one for each split.
+        fields: columns with other names: {"answer": "solution"}. A dot descends into a table.
+        template: text around a problem: "boxed", "dapo", "code", "plain", or a text that contains
+            {problem}.
+        grader: a grader to use instead of the set's.
         grader_options: the grader's own settings.
         without: sets, or KIND:FILE, whose problems are left out.
-        test: share of the rows (the last ones) held out as split `test`, where the data has only a
+        test: share of the rows (the last ones) held out as split `test`, if the data has only a
             split `train`.
-        max_new_tokens: tokens that an answer may take.
-        train_on_test: whether a test set may be trained on, knowingly.
+        max_new_tokens: most tokens of an answer.
+        train_on_test: allow training on a test set.
 
     Attributes:
-        left_out: why rows were left out, and how many.
+        left_out: number of rows left out, by reason.
         trainable: whether the first split may be trained on.
     """
 
@@ -119,9 +119,9 @@ class DataTask(JsonlTask):
             yield from (asked for asked, _ in kept)
 
     def _read(self, source: Source, taken: set[str]) -> Iterator[tuple[str, Callable[[], str]]]:
-        """The problems to keep, each with what gives its answer."""
+        """The problems to keep, each with a function that returns its answer."""
         seen: set[str] = set()
-        raw: set[str] = set()  # most copies are exact ones, and soon told
+        raw: set[str] = set()  # fast check: most copies are exact
         for located in source.rows(self._columns.values()):
             asked = repr(pick(located.row, self._columns["prompt"])) if self.data.once else ""
             try:
@@ -161,11 +161,11 @@ class DataTask(JsonlTask):
     def _answer(self, problem: Problem, located: Located, where: str) -> Callable[[], str]:
         answer, again, place = problem.answer, located.again, located.where
         if isinstance(answer, str):
-            return partial(str, answer)  # a task can be pickled
+            return partial(str, answer)  # a partial, so that a task can be pickled
         return lambda: answer(self._values(again(), place, where))
 
     def _check(self, problem: Problem, place: str) -> None:
-        """Refuse an answer that the grader cannot read: of a known set, the row is left out."""
+        """Raise if the grader cannot read an answer: `LeftOut` for a known set, else ValueError."""
         if not isinstance(problem.answer, str):
             return
         try:
@@ -176,7 +176,7 @@ class DataTask(JsonlTask):
             raise ValueError(f"{self._asked}: {place}: {error}") from None
 
     def _try_tests(self, split: str) -> None:
-        """Refuse a set whose tests a wrong program passes: its reward would be for nothing."""
+        """Raise ValueError if a wrong program passes the tests of a set."""
         kept = self._rows[split]
         place = passed_by_wrong_programs([answer for _, answer in kept], self._options)
         if place is not None:
@@ -239,14 +239,14 @@ class DataTask(JsonlTask):
 
 
 def _bare(text: str) -> str:
-    """The letters and digits of a problem: two copies differ in blanks and in how LaTeX is set."""
+    """Letters and digits of a problem, to find copies that differ in spaces or LaTeX commands."""
     return "".join(filter(str.isalnum, text)).casefold()
 
 
 def passed_by_wrong_programs(
     answers: Sequence[Callable[[], str]], options: Mapping[str, Any]
 ) -> int | None:
-    """Which of these tests a wrong program passes, or None; not tried where there is no sandbox."""
+    """Index of tests that a wrong program passes, or None; None also without a sandbox."""
     try:
         sandbox.isolation()
     except ValueError:
@@ -257,7 +257,7 @@ def passed_by_wrong_programs(
     def lax(place: int) -> bool:
         try:
             answer = answers[place]()
-        except ValueError:  # a broken row: whoever asks for it is told
+        except ValueError:  # a broken row raises when it is used
             return False
         return any(grade_here("code", one, answer, options) >= 1 for one in ("", wrong(answer)))
 

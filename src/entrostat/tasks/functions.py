@@ -1,7 +1,7 @@
 """`functions`: one-line Python functions, few-shot, tested in the sandbox.
 
-The easiest code there is, for policies of a hundred million parameters: what the function does is
-said in a line, and how such lines are turned into code is shown three times.
+The easiest code task, for policies of a hundred million parameters: one line describes the
+function, and three examples show how such lines become code.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _PAIRS = ((1, 2), (9, 4), (-3, 5), (6, 6))
 
 
 class Kind(NamedTuple):
-    """A family of functions, one for each number k."""
+    """A family of functions, one per number k."""
 
-    words: str  # what it does
-    name: str  # of the function
-    parameters: str  # of the function
-    right: Callable[..., Any]  # what it gives, of k and the arguments
-    inputs: tuple[Any, ...]  # what it is tested with: one argument each, or a tuple of them
-    numbers: range  # the k
+    words: str  # description
+    name: str
+    parameters: str
+    right: Callable[..., Any]  # (k, arguments) -> expected result
+    inputs: tuple[Any, ...]  # test inputs: one argument each, or a tuple of arguments
+    numbers: range  # values of k
 
 
 _FEW, _MANY = range(2, 6), range(1, 100)
@@ -85,16 +85,16 @@ KINDS = (
 
 
 class Functions(Graded):
-    """Prompt: three worked functions, then what a fourth does, in a comment, and its first line.
+    """Prompt: three worked functions, then a comment that describes a fourth, and its first line.
 
     The completion is the rest of the function, up to an empty line or the next comment or `def`. It
-    is tested in the sandbox, with three to seven inputs. Of 1,170 functions one in four is in
-    the split `test` (128 of them are asked), by a hash of it: none of these is trained on. The
+    is tested in the sandbox with three to seven inputs. By a hash, one in four of the 1,170
+    functions belongs to the split `test` and is never trained on; 128 of them are asked. The
     prompt is plain text, also for a chat model.
 
     Args:
-        seed: of the training prompts.
-        reward: "all" for 1 where every test passes, else 0; "share" for the share that do.
+        seed: seed of the training prompts.
+        reward: "all" for 1 if every test passes, else 0; "share" for the share that pass.
     """
 
     name = "functions"
@@ -133,7 +133,7 @@ def tests(kind: Kind, k: int) -> str:
     for given in kind.inputs:
         arguments = given if isinstance(given, tuple) else (given,)
         shown = ", ".join(map(repr, arguments))
-        # type and value: True is not 1
+        # compare type and value: True is not 1
         right = repr(kind.right(k, *arguments))
         listed.append(f"assert repr({name}({shown})) == {right!r}")
     return asserts(listed, _begun(kind, k))
@@ -144,7 +144,7 @@ def _begun(kind: Kind, k: int) -> str:
 
 
 def drawn(rng: random.Random, split: str) -> tuple[Kind, int]:
-    """A kind, and a function of that kind of a split: every kind is as likely."""
+    """Draw a kind, uniformly, and a function of that kind in a split."""
     while True:
         kind = rng.choice(KINDS)
         k = rng.choice(kind.numbers)

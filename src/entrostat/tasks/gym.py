@@ -1,9 +1,9 @@
 """Any reasoning-gym data set by name, with its own scorer and parameters.
 
-The scorers are written for answers of good will: given others, some raise, some take hours, some
-take wrong for right. Guards refuse what is known of the last: some scorers hand the answer to
-Python's or SymPy's evaluator, and a guard says no to such answers by what they are as text, without
-evaluating. Hosts run scorers in worker processes, where the other two cost an answer and no more.
+The scorers assume well-meant answers. For others, some scorers raise, some take hours, and some
+accept wrong answers. Guards reject the known cases of the last kind, among them code: some scorers
+pass the answer to Python's or SymPy's evaluator. A guard decides by the text, without evaluating
+it. Trainers run scorers in worker processes, so the other two cases cost only one answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..workers import Call
 from ..workers.wire import is_plain
 from .base import Example
 
-# an answer and the data set's entry: whether the scorer may see it
+# (answer, entry of the data set) -> whether the scorer may see the answer
 Guard = Callable[[str, Mapping[str, Any]], bool]
 EVALUATES = re.compile(r"(?<![\w.])(?:eval|exec)\(|parse_expr\(|sympify\(")
 _MAX_ANSWER = 1000
@@ -48,7 +48,7 @@ _BASIC = re.compile(r"[0-9+\-*/() ]*")
 _COMPLEX = re.compile(r"[0-9+\-.eEiIjJ() ]*")
 _FACTORS = re.compile(r" *[0-9]+ *(?:\u00d7 *[0-9]+ *)*")
 _PROBABILITY = re.compile(r"[0-9.,/ ]+(?:[eE][-+]?[0-9]{1,2})?")
-# the signs of logic as Python operators: what is well formed stays so, whatever binds more
+# logic signs as Python operators: this keeps well-formedness, though not precedence
 _LOGIC = str.maketrans({"\u2227": "&", "\u2228": "|", "\u00ac": "~", "\u2192": "^", "\u2194": "^"})
 _SIGNS = re.compile(r"[A-Z()\s\u2227\u2228\u00ac\u2192\u2194]*")
 _FORMULA = (
@@ -60,13 +60,13 @@ _FORMULA = (
 class GymTask:
     """A reasoning-gym data set.
 
-    The completion's last <answer>...</answer> (or, without one, all of it) goes to the data set's
-    own scorer. Splits `train` and `test` are made from seeds that never meet.
+    The data set's own scorer gets the completion's last <answer>...</answer>, or without one all of
+    it. The splits `train` and `test` use disjoint seeds.
 
     Args:
-        name: the data set's name, as `chain_sum`.
-        seed: of the training prompts.
-        max_new_tokens: tokens that an answer may take.
+        name: the data set's name, such as `chain_sum`.
+        seed: seed of the training prompts.
+        max_new_tokens: most tokens of an answer.
         **params: fields of the data set's own configuration.
     """
 
@@ -83,7 +83,7 @@ class GymTask:
         self.name: str = f"gym:{name}"
         self._max_new_tokens = max_new_tokens
         self._call = (name, params)
-        # prompt i of a data set is made from seed + i: far apart, splits never share a prompt
+        # prompt i uses seed + i; the splits' seeds are far apart, so they share no prompt
         self._data = {
             "train": _make(name, params, (10_000_000 + seed * 1_000_003) % 2**31),
             "test": _make(name, params, 0),
@@ -101,7 +101,7 @@ class GymTask:
         return Example(entry["question"], entry["answer"], {"entry": entry, "split": split})
 
     def score(self, completion: str, example: Example) -> float:
-        """What the data set's own scorer says. It may raise, and take its time."""
+        """The reward by the data set's own scorer, which may raise or take long."""
         return self._score(completion, example.data["entry"])
 
     def remote(self, completion: str, example: Example) -> Call:
@@ -122,7 +122,7 @@ def _scorer(name: str, data: Any) -> Callable[[str, dict[str, Any]], float]:
     return score
 
 
-# of this process: a worker knows those of its run
+# scorers of this process; a worker has those of its run
 _SCORERS: dict[str, Callable[[str, dict[str, Any]], float]] = {}
 
 
@@ -131,7 +131,7 @@ def prepare(name: str, params: dict[str, Any]) -> None:
 
 
 def grade(name: str, params: dict[str, Any], completion: str, entry: dict[str, Any]) -> float:
-    """The reward of a completion; what workers call."""
+    """The reward of a completion; called in workers."""
     key = f"{name} {params!r}"
     if key not in _SCORERS:
         prepare(name, params)
@@ -157,7 +157,7 @@ def _make(name: str, params: dict[str, Any], seed: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """An entry with NumPy's numbers and texts as Python's own, so that it can go to a worker."""
+    """Convert NumPy's numbers and strings in an entry to Python's, to send it to a worker."""
     if is_plain(value):
         return value
     if hasattr(value, "tolist"):
@@ -171,9 +171,9 @@ def _plain(value: Any) -> Any:
 
 
 def is_not_code(text: str) -> bool:
-    """Whether evaluating `text` could only build a list of literals, or fail.
+    """Whether evaluating `text` can only build literals or lists of them, or fail.
 
-    A name in small letters could be a variable of the scorer's: its right answer, say.
+    A lower-case name could be a variable of the scorer, such as its right answer.
     """
     if len(text) > _MAX_ANSWER:
         return False
@@ -185,13 +185,13 @@ def is_not_code(text: str) -> bool:
 
 
 def is_arithmetic(text: str) -> bool:
-    """Whether `text` is an expression of numbers, symbols, + - * / **, and known functions."""
+    """Whether `text` is an expression of numbers, symbols, + - * / ** and known functions."""
     nodes = _nodes(text) if len(text) <= _MAX_ANSWER else None
     return nodes is not None and all(map(_is_arithmetic_node, nodes))
 
 
 def combination(text: str) -> tuple[list[int], Fraction] | None:
-    """The whole numbers in an expression of + - * / and brackets, and its exact value, or None."""
+    """The integers in an expression of + - * / and brackets, and its exact value; or None."""
     if len(text) > _MAX_ANSWER or not _BASIC.fullmatch(text):
         return None
     try:
@@ -214,7 +214,7 @@ def _fold(node: ast.AST, numbers: list[int]) -> Fraction:
 
 
 def _countdown(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer takes a float within 1e-5 of the target for it, and any expression of SymPy's."""
+    """The scorer accepts a float within 1e-5 of the target, and any SymPy expression."""
     found = combination(answer)
     target = entry["metadata"]["target"]
     return found is not None and (
@@ -223,7 +223,7 @@ def _countdown(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _puzzle24(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer wants any four numbers, not those given, and cuts 24.5 to 24."""
+    """The scorer accepts any four numbers, not only the given ones, and truncates 24.5 to 24."""
     found = combination(answer)
     return found is not None and (sorted(found[0]), found[1]) == (
         sorted(entry["metadata"]["numbers"]), 24
@@ -231,7 +231,7 @@ def _puzzle24(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _same_shape(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer looks at the cells that there should be, and not whether there are more."""
+    """The scorer checks only the expected cells, and ignores extra ones."""
     try:
         given, expected = json.loads(answer), json.loads(entry["answer"])
         return list(map(len, given)) == list(map(len, expected))
@@ -240,7 +240,7 @@ def _same_shape(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _probability(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer gives 1 to a wrong number whose digits begin the right one: to 0 nearly always."""
+    """The scorer accepts a number whose digits are a prefix of the right ones, such as 0."""
     if not _PROBABILITY.fullmatch(answer.strip()) or len(answer) > _MAX_ANSWER:
         return False
     try:
@@ -253,7 +253,7 @@ def _probability(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _formula(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer takes whatever it cannot read for the name of another variable."""
+    """The scorer reads anything unknown as the name of a new variable."""
     readable = len(answer) <= _MAX_ANSWER and _SIGNS.fullmatch(answer)
     nodes = _nodes(answer.translate(_LOGIC)) if readable else None
     return nodes is not None and all(
@@ -266,12 +266,12 @@ def _formula(answer: str, entry: Mapping[str, Any]) -> bool:
 GUARDS: dict[str, Guard] = {
     "countdown": _countdown,
     "puzzle24": _puzzle24,
-    # its scorer takes `nan` for every number
+    # its scorer accepts `nan` for any number
     "complex_arithmetic": lambda answer, entry: _COMPLEX.fullmatch(answer) is not None,
-    # its scorer asks whether both texts are empty or neither is
+    # its scorer compares only whether both texts are empty
     "game_of_life_halting": lambda answer, entry: answer.strip() == entry["answer"],
     "game_of_life": _same_shape,
-    # its scorer raises at what are no numbers between its signs
+    # its scorer raises if the factors are not numbers
     "prime_factorization": lambda answer, entry: (
         len(answer) <= _MAX_ANSWER and _FACTORS.fullmatch(answer) is not None
     ),
@@ -303,7 +303,7 @@ def _is_arithmetic_node(node: ast.AST) -> bool:
             return not name.startswith("_")
         case ast.Call(func=ast.Name(id=name), keywords=[]):
             return name in _FUNCTIONS
-        # a tower of powers is a number that fills the memory
+        # a tower of powers can exhaust the memory
         case ast.BinOp(base, ast.Pow(), ast.Constant(value=int() | float() as exponent)):
             return exponent <= _MAX_EXPONENT and not _has(ast.Pow, base)
         case ast.BinOp(op=ast.Pow(), right=exponent):

@@ -17,7 +17,7 @@ _Row = TypeVar("_Row")
 
 
 class Graded:
-    """Scores by a grader's name; in worker processes where the grader is not total."""
+    """Base of tasks scored by a named grader, in worker processes if the grader is not total."""
 
     _grader: str
     _options: dict[str, Any]
@@ -36,18 +36,18 @@ class Graded:
 
 
 class JsonlTask(Graded):
-    """A file with one object per line, {"prompt": ..., "answer": ...} in UTF-8; or a Parquet file.
+    """A JSONL file, {"prompt": ..., "answer": ...} per line in UTF-8; or a Parquet file.
 
     Args:
         path: the file.
         seed: unused; the run's seed shuffles.
         grader: "exact", "contains", "number", "math", ... (`entrostat.grading`), or
-            MODULE:FUNCTION, your own of (response, answer). To one that is not ours an answer that
-            is a list or a table comes as JSON.
-        test: share of the lines (the last ones) held out as split `test`; where that is less than
-            one line there is no such split, and nothing to evaluate on.
-        max_new_tokens: tokens that an answer may take.
-        fields: the file's own names for `prompt` and `answer`: {"answer": "solution"}.
+            MODULE:FUNCTION, your own function of (response, answer). Your own grader gets an answer
+            that is a list or a table as JSON.
+        test: share of the lines (the last ones) held out as split `test`. If that is less than one
+            line, there is no such split, and nothing to evaluate on.
+        max_new_tokens: most tokens of an answer.
+        fields: the file's column names for `prompt` and `answer`: {"answer": "solution"}.
         grader_options: the grader's own settings: {"extract": "boxed"} for "math".
     """
 
@@ -74,7 +74,7 @@ class JsonlTask(Graded):
         self.splits = tuple(self._rows)
 
     def _made(self, row: Any, columns: Mapping[str, str], where: str) -> Example:
-        """A row's prompt, also that of a conversation of one message, and its answer as text."""
+        """Prompt of a row (text, or a conversation of one message), and its answer as text."""
         prompt, answer = (pick(row, columns[key]) for key in _FIELDS)
         match prompt:
             case [{"role": "user", "content": content}]:
@@ -82,7 +82,7 @@ class JsonlTask(Graded):
         if self._grader not in GRADERS and isinstance(answer, list | dict):
             answer = json.dumps(answer, ensure_ascii=False, default=str)
         if isinstance(answer, float) and answer.is_integer():
-            answer = int(answer)  # 18.0 is 18
+            answer = int(answer)  # 18.0 becomes 18
         for key, value, kind, what in (
             ("prompt", prompt, str, "a prompt (text)"),
             ("answer", answer, str | int | float, "an answer (text or number)"),
@@ -100,7 +100,7 @@ class JsonlTask(Graded):
         return Example(prompt, str(answer))
 
     def _settle(self, whose: str, grader: Any, options: Any, test: Any) -> None:
-        """Keep the grader and its settings; refuse those, and a share, that cannot be meant."""
+        """Check and store the grader, its settings, and the held-out share."""
         if not isinstance(grader, str):
             raise ValueError(f"{whose}: grader is a name, got {grader!r}")
         if isinstance(test, bool | str) or not 0 <= test < 1:
@@ -136,6 +136,6 @@ def table(whose: str, key: str, given: Any) -> Mapping[str, Any]:
 
 
 def hold_out(rows: list[_Row], share: float) -> dict[str, list[_Row]]:
-    """All rows as `train`; the last ones as `test` where the share is one row or more."""
+    """Split off the last rows as `test`, if the share is at least one row; the rest is `train`."""
     cut = len(rows) - int(len(rows) * share)
     return {"train": rows[:cut], "test": rows[cut:]} if cut < len(rows) else {"train": rows}

@@ -1,4 +1,4 @@
-"""Rows out of files: JSONL and Parquet, whatever their columns are called."""
+"""Reading rows of JSONL and Parquet files, with any column names."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .._names import unknown
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 _ONE = "Write one object per line (JSON lines)"
-ABSENT = object()  # what a row gives for a column that it has not
+ABSENT = object()  # value of a missing column
 
 
 class Located(NamedTuple):
-    where: str  # "line 3", "row 3", with the file's name where there are several
-    row: Any  # what JSON or Parquet says; nothing else has been looked at
-    again: Callable[[], Any]  # reads the row once more, for those who do not keep it
+    where: str  # "line 3", "row 3", with the file's name if there are several
+    row: Any  # parsed JSON or Parquet, otherwise unchecked
+    again: Callable[[], Any]  # reads the row again, so that it need not be kept
 
 
 def read_rows(path: str, columns: Iterable[str] = ()) -> Iterator[Located]:
-    """The rows of a file, or of all files of a directory in the order of their names.
+    """The rows of a file, or of all files of a directory in order of their names.
 
-    `columns` are what is read of a Parquet file; a name with a dot in it stands for what is before
-    the dot too.
+    Only `columns` are read from a Parquet file; for a dotted name also the column before the first
+    dot.
     """
     if not Path(path).is_dir():
         yield from read_file(path, columns)
@@ -46,7 +46,7 @@ def read_file(path: str, columns: Iterable[str]) -> Iterator[Located]:
 
 
 def pick(row: Any, name: str) -> Any:
-    """The column of that name, or what the dots in it lead to; `ABSENT` where there is none."""
+    """The column of that name, or the nested value of a dotted name; `ABSENT` if missing."""
     if not isinstance(row, dict):
         return ABSENT
     if name in row or "." not in name:
@@ -71,7 +71,7 @@ def columns_of(row: Any) -> str:
 
 @contextmanager
 def _readable(path: str, *errors: type[Exception]) -> Iterator[None]:
-    """What the system and these libraries raise, in one line."""
+    """Re-raise OSError and other errors as a one-line ValueError."""
     try:
         yield
     except (OSError, *errors) as error:
@@ -92,7 +92,7 @@ def _lines(path: str) -> Iterator[Located]:
                 continue
             try:
                 row = json.loads(line)
-                json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate is no text
+                json.dumps(row, ensure_ascii=False).encode()  # reject a lone surrogate
             except (ValueError, RecursionError) as error:
                 reason = getattr(error, "msg", None) or str(error)
                 where = f"task {path!r}: line {number}"
@@ -121,7 +121,7 @@ def _parquet(path: str, columns: Iterable[str]) -> Iterator[Located]:
     wanted = {part for name in columns for part in (name, name.split(".")[0])}
     with _readable(path, pyarrow.ArrowException), pyarrow.parquet.ParquetFile(path) as file:
         there = file.schema_arrow.names
-        others = dict.fromkeys(there)  # an error names them
+        others = dict.fromkeys(there)  # listed in errors
         batches = file.iter_batches(columns=[column for column in there if column in wanted])
         rows = (row for batch in batches for row in batch.to_pylist())
         for number, row in enumerate(rows, 1):

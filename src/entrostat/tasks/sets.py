@@ -1,8 +1,7 @@
-"""The data sets that go by a name: the one table of them.
+"""The table of named data sets.
 
 Ids, configurations, splits and columns are those of the Hugging Face hub in 2026. A set's reader
-turns its rows into problems (`convert`); where a set comes from and what becomes of a row that is
-missing or odd is `data`'s.
+turns its rows into problems (`convert`). `data` finds the set and handles missing or odd rows.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 from . import convert
 from .convert import Reader
 
-# no paper's appendix prints a template for mathematics: COV's repository asks for \boxed{}, OPEFO
-# and STEER evaluate "zero-shot with no additional prompts", REPO through the model's own template
+# no paper prints its template for mathematics: COV's repository asks for \boxed{}, OPEFO and STEER
+# evaluate "zero-shot with no additional prompts", REPO uses the model's own template
 TEMPLATES: dict[str, str] = {
     "boxed": (
         "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -27,31 +26,31 @@ TEMPLATES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a data set lies, what its columns mean, and how its answers are graded."""
+    """A data set's location, the meaning of its columns, and how its answers are graded."""
 
-    name: str  # as a task
+    name: str  # of the task
     summary: str  # one line for lists
-    hub: str  # its id on the Hugging Face hub; "" for a file of the user's own
-    # our name of each split -> the hub's. The first is trained on if it is called "train"; a set
+    hub: str  # id on the Hugging Face hub; "" for a user's file
+    # entrostat's name of each split -> the hub's. The first is trained on if it is "train"; a set
     # without such a split is for evaluation.
     splits: Mapping[str, str]
-    # what the reader needs -> the column that has it; dots go into tables
+    # field of the reader -> column; dots descend into tables
     fields: Mapping[str, str]
-    read: Reader = convert.mathematics  # a row, by those names, as a problem
+    read: Reader = convert.mathematics  # a row with those fields -> a problem
     grader: str = "math"  # name of the grader
-    template: str = "boxed"  # name of what is put around a problem
-    max_new_tokens: int = 4096  # that an answer may take, unless the run says otherwise
-    licence: str = ""  # as the set's card states it; the card decides
-    config: str | None = None  # the hub's name of a part of the set
-    files: tuple[str, ...] = ()  # of the hub's repository, where only single files are to be read
+    template: str = "boxed"  # name of the text around a problem
+    max_new_tokens: int = 4096  # of an answer, unless the run sets another limit
+    licence: str = ""  # as the set's card states; the card is authoritative
+    config: str | None = None  # configuration name on the hub
+    files: tuple[str, ...] = ()  # files of the hub's repository, if only some are read
     package: tuple[str, str] | None = None  # a package that ships the set, and the file in it
     optional: frozenset[str] = frozenset()  # fields whose column may be missing
-    once: bool = False  # whether a problem that comes again is left out
+    once: bool = False  # whether repeated problems are left out
     without: tuple[str, ...] = ()  # sets whose problems are left out
     stop: tuple[str, ...] = ()  # texts that end a completion
     plain: bool = False  # whether prompts are plain text also for a model with a chat template
-    held_out: float = 0.0  # share of a file's rows that is its split `test`
-    note: str = ""  # what a reader of results has to know
+    held_out: float = 0.0  # share of a file's rows held out as split `test`
+    note: str = ""  # caveat for readers of results
 
     @property
     def trains(self) -> bool:
@@ -214,6 +213,6 @@ KINDS: dict[str, DataSet] = {one.name: one for one in _FILES}
 
 
 def data_set(name: str) -> DataSet | None:
-    """The data set that a task's name means: NAME, or KIND of KIND:FILE; None where it is none."""
+    """The data set of a task's name, which is NAME or KIND:FILE; None for other names."""
     kind, colon, _ = name.partition(":")
     return KINDS.get(kind) if colon else SETS.get(name)

@@ -1,7 +1,7 @@
 """Where a data set's rows come from: a path, entrostat's cache, a package, or the hub.
 
-Nothing of a set is run: files are read as JSON and Parquet, the hub by `datasets`, which from
-version 4 on knows no loading scripts.
+No code of a set is executed: files are read as JSON and Parquet, and the hub through `datasets`,
+which has no loading scripts from version 4 on.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..model_files.names import cache_directory
 from .rows import SUFFIXES, Located, read_rows
 from .sets import KINDS, SETS, DataSet
 
-_PATIENCE = 3.0  # seconds in which the hub has to answer
+_PATIENCE = 3.0  # seconds to wait for the hub
 
 
 class Source(NamedTuple):
-    where: str  # what messages call it
+    where: str  # name for messages
     rows: Callable[[Iterable[str]], Iterator[Located]]  # reads these columns
 
 
@@ -67,14 +67,14 @@ def _loaded(name: str, data: DataSet, split: str) -> Any:
                 files = [f"hf://datasets/{data.hub}/{file}" for file in data.files]
                 return datasets.load_dataset("json", data_files=files, split="train")
             return datasets.load_dataset(data.hub, data.config, split=split)
-    except Exception as error:  # the library's, the network's, the file system's
+    except Exception as error:  # of the library, the network or the file system
         raise ValueError(missing(name, data, in_one_line(error)[:200])) from None
 
 
 def sources(name: str, data: DataSet, path: str | Mapping[str, str] | None) -> dict[str, Source]:
-    """The source of each split that there is, in the set's order.
+    """The source of each available split, in the set's order.
 
-    `path` is a file or directory for the first split, or a table of them; None looks for the set.
+    `path` is a file or directory for the first split, or a table by split; None: search for it.
     """
     given = {next(iter(data.splits)): path} if isinstance(path, str) else path
     if given is not None:
@@ -96,7 +96,7 @@ def sources(name: str, data: DataSet, path: str | Mapping[str, str] | None) -> d
 
 
 def from_anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's table with its files as absolute paths, for processes that start elsewhere."""
+    """A task's table with absolute file paths, for processes with another working directory."""
     table = dict(settings)
     name, path = table["name"], table.get("path")
     kind, colon, file = name.partition(":")
@@ -112,7 +112,7 @@ def from_anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def at_hand(data: DataSet) -> str:
-    """Where a set would come from on this machine; "" from nowhere."""
+    """Where this machine has a set; "" if nowhere."""
     if _cached(data):
         return "cache"
     if data.package and _packaged(data):
@@ -137,7 +137,7 @@ def missing(name: str, data: DataSet, reason: str) -> str:
 
 
 def places(data: DataSet) -> list[Path]:
-    """Where in the cache the splits are looked for, without suffixes."""
+    """Paths of the splits in the cache, without suffixes."""
     home = cache_directory() / "data"
     if len(data.splits) == 1:
         return [home / data.name]
@@ -146,9 +146,9 @@ def places(data: DataSet) -> list[Path]:
 
 @contextmanager
 def _quick() -> Iterator[None]:
-    """The hub's libraries told that they are offline where the hub does not answer.
+    """Set the hub's libraries to offline if the hub does not answer.
 
-    They would try for half a minute, and then look into their cache all the same.
+    Otherwise they retry for half a minute before they use their cache.
     """
     import huggingface_hub.constants as hub
     from datasets import config
@@ -163,14 +163,14 @@ def _quick() -> Iterator[None]:
 
 
 def _answers(endpoint: str) -> bool:
-    """Whether a connection can be opened; behind a proxy the libraries have to find out."""
+    """Whether a connection can be opened; behind a proxy True, untested."""
     if getproxies():
         return True
     address = urlsplit(endpoint)
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
         socket.create_connection((address.hostname or "", port), _PATIENCE).close()
-    except Exception:  # OSError, and what else a machine without a network raises
+    except Exception:  # OSError and others, without a network
         return False
     return True
 
@@ -186,7 +186,7 @@ def _cached(data: DataSet) -> dict[str, Path]:
 
 
 def _packaged(data: DataSet) -> Path | None:
-    """The file in an installed package, which is not imported."""
+    """The file in an installed package; does not import the package."""
     if data.package is None:
         return None
     package, file = data.package
@@ -196,7 +196,7 @@ def _packaged(data: DataSet) -> Path | None:
 
 
 def _in_hub_cache(hub: str) -> bool:
-    """Whether the library `datasets` has the set; told by its directory, without importing it."""
+    """Whether the cache of `datasets` has a directory for the set; does not import `datasets`."""
     home = os.environ.get("HF_HOME") or Path(
         os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
     )

@@ -1,7 +1,7 @@
 """`target_sum`: write k digits whose sum is the target. The task of the shipped tiny policy.
 
-Prompt `23/4:`, a right answer `7+3+9+4`. Many answers are right, so the number of different right
-answers among samples says whether a policy still explores.
+Prompt `23/4:`, a right answer `7+3+9+4`. Many answers are right, so the number of distinct right
+answers among samples shows whether a policy still explores.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class TargetSum:
     digits, more than training ever does.
 
     Args:
-        seed: of the prompts; `test` and `ood` prompts do not depend on it, so that runs compare.
+        seed: seed of the training prompts; `test` and `ood` are the same in all runs.
         k_min: fewest digits.
         k_max: most digits.
-        only: so many different prompts to train on, chosen by `seed` at random from all with these
-            numbers of digits; None for all (112 by default).
+        only: number of different training prompts, chosen at random by `seed`; None for all (112
+            with the default numbers of digits).
     """
 
     name = "target_sum"
@@ -48,7 +48,7 @@ class TargetSum:
         self._some = None if only is None else chance.sample(every, only)
 
     def max_new_tokens(self, split: str) -> int:
-        """One more than the longest answer in tokens, eos included."""
+        """One more than the tokens of the longest answer with eos."""
         return 17 if split == "ood" else 13
 
     def size(self, split: str) -> int | None:
@@ -73,9 +73,9 @@ class TargetSum:
 
 
 def demonstration(example: Example, rng: random.Random, wrong: bool) -> str:
-    """An answer drawn from the prompt: right, or with one digit replaced at random.
+    """A random answer to the prompt: right, or with one digit replaced at random.
 
-    Digits are drawn one after another among those that still allow the target.
+    Each digit is drawn from those that still allow the target.
     """
     target, k = example.answer
     digits = []

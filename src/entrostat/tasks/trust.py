@@ -1,7 +1,7 @@
-"""Code that a file names: imported only where the user has said so.
+"""Protection against code named in files: it is imported only if the user allows it.
 
-A configuration, a run to go on with and a study are data that people pass on. `task.name = "x:Y"`
-in one of them would import x, which runs it. A name that the user typed is the user's own word.
+Configurations, resumed runs and studies are files that people share. `task.name = "x:Y"` in such a
+file would import x, which executes it. Names typed on the command line are trusted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .sets import data_set
 
 
 def is_code(name: Any) -> TypeGuard[str]:
-    """Whether a method or grader of that name is imported: MODULE:NAME."""
+    """Whether a method's or grader's name refers to code: MODULE:NAME."""
     return isinstance(name, str) and ":" in name
 
 
 def is_code_task(name: Any) -> TypeGuard[str]:
-    """Whether a task of that name is imported: MODULE:CLASS, no file and no data set."""
+    """Whether a task's name refers to code: MODULE:CLASS, not a file or a data set."""
     data = isinstance(name, str) and (
         name.startswith("gym:") or name.endswith(SUFFIXES) or data_set(name) is not None
     )
@@ -27,7 +27,7 @@ def is_code_task(name: Any) -> TypeGuard[str]:
 
 
 def code_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Keys of a configuration's tables that name code, with the names."""
+    """Keys of a configuration that name code -> the names."""
     named = _of_task("task", settings.get("task"))
     evaluated = settings.get("eval")
     sets = evaluated.get("sets") if isinstance(evaluated, Mapping) else evaluated
@@ -53,9 +53,9 @@ def _of_task(key: str, task: Any) -> dict[str, Any]:
 
 
 def typed_keys(flags: Collection[tuple[list[str], str]]) -> set[str]:
-    """Of the keys of `code_in`, those that flags (key path, text) set."""
+    """Keys of `code_in` that flags (key path, text) set."""
     keys = {".".join(path) for path, _ in flags}
-    if "task" in keys:  # another task starts afresh; another name keeps what the file says of it
+    if "task" in keys:  # --task drops the file's task table; --task.name keeps the rest of it
         keys.add("task.grader")
     return keys | {"task"} if "task.name" in keys else keys
 
@@ -64,7 +64,7 @@ def refuse_unsafe(
     settings: Mapping[str, Any], where: str, typed: Collection[str] = (),
     flag: str = "--sandbox unsafe",
 ) -> None:  # fmt: skip
-    """Refuse a file that allows programs without isolation; `flag` is how the user allows it."""
+    """Raise ValueError for a file that turns isolation off; `flag` is how the user allows it."""
     scoring = settings.get("scoring")
     unsafe = isinstance(scoring, Mapping) and scoring.get("sandbox") == "unsafe"
     if unsafe and "scoring.sandbox" not in typed:
@@ -75,7 +75,7 @@ def refuse_unsafe(
 
 
 def refuse_code(settings: Mapping[str, Any], where: str, typed: Collection[str] = ()) -> None:
-    """Refuse a file that names code, without looking at that code."""
+    """Raise ValueError for a file that names code, without importing the code."""
     for key, name in code_in(settings).items():
         if key.split()[0] not in typed:
             raise ValueError(

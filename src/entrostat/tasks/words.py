@@ -1,7 +1,7 @@
 """`words`: a word that starts with a given letter.
 
-Hundreds of answers are right, so entropy is what the policy still can say: a policy that has
-collapsed names the same word for a letter every time and is right as often as one that has not.
+Hundreds of answers are right, so entropy measures diversity, not mistakes. A collapsed policy gives
+the same word for a letter every time and is right as often as one that has not collapsed.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from string import ascii_uppercase
 from ..errors import need
 from .base import Example
 
-# B as in what was measured; Q, X and Z because hardly a word in use begins with them: with
-# them among the letters asked, part of the distinct right answers would say how rare a letter is
+# B as in earlier measurements; Q, X and Z because few words begin with them: if they were asked,
+# the count of distinct right answers would partly measure how rare a letter is
 SHOWN = {"B": "bread", "Q": "queen", "X": "xylophone", "Z": "zebra"}
 LETTERS = tuple(letter for letter in ascii_uppercase if letter not in SHOWN)
 LINE = "A word that starts with {}:"
 
 
 class Words:
-    """Prompt: four such lines with their word, then `A word that starts with L:`.
+    """Prompt: four lines with a word each, then `A word that starts with L:`.
 
-    Right is one word and nothing else: letters only, at least three, the first of them L, and in
-    the dictionary; upper and lower case are the same. Without a dictionary a policy drifts to
-    words of its own. The dictionary is reasoning-gym's list `words3to10.txt`: 132,000 English words
-    of 3 to 10 letters without proper names, rare ones too, in their base form (`house`, not
-    `houses`). Of the 26 letters 22 are asked: not the four shown, see `SHOWN`.
+    Right is one word and nothing else: it starts with L and is in the dictionary; case does not
+    matter. Without a dictionary a policy drifts to invented words. The dictionary is
+    reasoning-gym's list `words3to10.txt`: 132,000 English words of 3 to 10 letters, without proper
+    names, rare ones included, in base form (`house`, not `houses`). 22 of the 26 letters are asked:
+    all but the four in `SHOWN`.
 
     The prompt is plain text, also for a chat model.
 
     Args:
-        seed: of the order of the training letters. They come in shuffled rounds of all 22, so that
-            every letter comes equally often; `test` is the 22 letters from A on, once each.
+        seed: seed of the order of the training letters, which come in shuffled rounds of all 22;
+            `test` has the 22 letters in alphabetical order, once each.
     """
 
     name = "words"
@@ -62,7 +62,7 @@ class Words:
         return Example(prompt, answer=letter, data={"label": letter})
 
     def score(self, completion: str, example: Example) -> float:
-        # letters that merely become ASCII in lower case, as the Kelvin sign does, are none
+        # reject letters that become ASCII only in lower case, such as the Kelvin sign
         word = self.canonical(completion) if completion.isascii() else ""
         return float(word.startswith(example.answer.lower()) and word in dictionary())
 
@@ -72,8 +72,8 @@ class Words:
 
 @cache
 def dictionary() -> frozenset[str]:
-    """The words that are right for their first letter: lower case, 3 to 10 letters of a to z."""
-    from reasoning_gym.data import read_data_file  # a second, which other tasks need not wait
+    """All right words: lower case, 3 to 10 letters a to z."""
+    from reasoning_gym.data import read_data_file  # takes a second to import
 
     words = read_data_file("words3to10.txt").split()
     return frozenset(w for w in words if w.isascii() and w.isalpha() and w.islower())

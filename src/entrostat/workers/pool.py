@@ -1,4 +1,4 @@
-"""The pool: a thread for each worker hands it one call after the other and watches the clock."""
+"""The pool: one thread per worker sends it one call after another and enforces the time limit."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _BOOT = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call."""
+    """The outcome of a call."""
 
-    value: Any = None  # what it gave
-    # None; or "raised", "timed out", "died" (its worker did, while it was at this call)
+    value: Any = None  # the returned value
+    # None; or "raised", "timed out", "died" (the worker died during this call)
     failure: Failure | None = None
     detail: str = ""  # the exception, the time limit, or how the worker ended
 
 
 def tried(call: Callable[..., Any], *arguments: Any) -> Outcome:
-    """A call made in this process, where only Ctrl-C gets through."""
+    """Make a call in this process; only KeyboardInterrupt propagates."""
     try:
         return Outcome(call(*arguments))
     except (Exception, SystemExit) as error:
@@ -53,7 +53,7 @@ class _Worker:
         self.pid, self._socket = pid, connection
 
     def quiet(self) -> bool:
-        """Whether it has neither ended nor said anything that nobody asked for."""
+        """Whether the worker is alive and has sent nothing unasked."""
         self._socket.setblocking(False)
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -64,12 +64,12 @@ class _Worker:
         return False
 
     def ask(self, frame: bytes, timeout: float) -> tuple[bool, Any]:
-        """What it replies to a call: (True, the value) or (False, what was raised).
+        """Send a call; returns (True, the value) or (False, the exception as text).
 
         Raises:
             TimeoutError: no whole reply within `timeout` seconds.
-            OSError: it has ended.
-            ValueError: it gave something else than a reply.
+            OSError: the worker has ended.
+            ValueError: the worker sent something other than a reply.
         """
         end = time.monotonic() + timeout
         self._socket.settimeout(timeout)
@@ -95,15 +95,15 @@ class _Worker:
 
 
 class Pool:
-    """A few worker processes, started when first needed and kept until `close`.
+    """Worker processes, started when first needed and kept until `close`.
 
     Args:
-        prepare: calls made once before any worker starts: what they import and cache is there in
-            every worker.
-        workers: processes at most; None takes one per processor, at most 16.
-        memory: bytes that a worker may take beyond what it starts with; a call that takes more
-            dies. Linux only.
-        patience: seconds that preparing may take.
+        prepare: calls made once before any worker starts; every worker inherits their imports and
+            caches.
+        workers: most processes; None for one per processor, at most 16.
+        memory: bytes that a worker may use beyond those it starts with; a call that needs more
+            fails. Linux only.
+        patience: time limit of the `prepare` calls, seconds.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class Pool:
         self.close()
 
     def map(self, calls: Sequence[Call], timeout: float) -> list[Outcome]:
-        """Make the calls; an outcome for each, in their order.
+        """Make the calls; returns an outcome for each, in order.
 
         Raises:
-            ValueError: arguments that are not plain data, or preparing raised.
-            RuntimeError: the process that starts workers could not be started.
+            ValueError: arguments are not plain data, or a `prepare` call raised.
+            RuntimeError: the server process could not be started.
         """
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
@@ -145,22 +145,22 @@ class Pool:
             try:
                 for each in work:
                     each.result()
-            except BaseException:  # Ctrl-C: what workers are at concerns nobody any more
+            except BaseException:  # Ctrl-C: abandon the running calls
                 waiting.clear()
                 for pid in list(self._pids):
-                    self._kill(pid)  # upon which the threads' waiting ends
+                    self._kill(pid)  # ends the wait of the worker's thread
                 raise
         return outcomes
 
     def close(self) -> None:
-        """End all processes. The pool may be used again; it starts anew then."""
+        """End all processes. Using the pool again restarts them."""
         for worker in self._idle:
             worker.close()
         self._idle, self._pids = [], set()
         if self._server is not None:
             process, control = self._server
             self._server = None
-            control.close()  # upon which it kills the workers and ends
+            control.close()  # the server then kills the workers and ends
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:
@@ -180,7 +180,7 @@ class Pool:
             outcomes[place] = self._make(worker, frame, timeout)
 
     def _make(self, worker: _Worker, frame: bytes, timeout: float) -> Outcome:
-        """One call. Its worker is kept for the next, unless the call has cost it."""
+        """Make one call; the worker is kept unless it hung or died."""
         try:
             returned, said = worker.ask(frame, timeout)
         except TimeoutError:
@@ -211,7 +211,7 @@ class Pool:
         try:
             with theirs, self._with_server:
                 pid = self._tell(server.START, 0, theirs)
-                if pid is None:  # the server has died since: once more with a new one
+                if pid is None:  # the server has died: retry with a new one
                     pid = self._tell(server.START, 0, theirs)
                 if pid is None:
                     raise RuntimeError("the process that starts workers has died twice")
@@ -222,7 +222,7 @@ class Pool:
         return _Worker(pid, ours)
 
     def _end(self, worker: _Worker) -> int | None:
-        """Kill a worker and its group; its exit code, if anyone knows."""
+        """Kill a worker and its process group; returns its exit code, if known."""
         worker.close()
         return self._kill(worker.pid)
 
@@ -232,7 +232,7 @@ class Pool:
             return None if self._server is None else self._tell(server.END, pid)
 
     def _tell(self, order: bytes, pid: int, theirs: socket.socket | None = None) -> int | None:
-        """What the server answers; None where it has died, and all its workers with it."""
+        """Send an order; returns the server's answer, or None if it died, with all its workers."""
         process, control = self._server or self._start_server()
         message, answer = [server.ORDER.pack(order, pid)], b""
         with suppress(OSError):
@@ -243,7 +243,7 @@ class Pool:
             answer = control.recv(server.ANSWER.size, socket.MSG_WAITALL)
         if len(answer) == server.ANSWER.size:
             return server.ANSWER.unpack(answer)[0]
-        for pid in self._pids:  # Linux has ended them already
+        for pid in self._pids:  # needed elsewhere; Linux has ended them already
             with suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
         self._pids.clear()
@@ -259,11 +259,11 @@ class Pool:
         arguments = [theirs.fileno(), self._prepare, self._memory, self._patience]
         command = [sys.executable, "-I", "-c", _BOOT, json.dumps([path, arguments])]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        quiet = subprocess.DEVNULL  # what a scorer prints is not for our terminal
+        quiet = subprocess.DEVNULL  # discard what scorers print
         with theirs:
             process = subprocess.Popen(
                 command, stdin=quiet, stdout=quiet, stderr=quiet, pass_fds=[theirs.fileno()],
-                env=os.environ | threads, start_new_session=True,  # Ctrl-C is for us alone
+                env=os.environ | threads, start_new_session=True,  # no Ctrl-C for workers
             )  # fmt: skip
         try:
             with ours.makefile("rb") as lines:

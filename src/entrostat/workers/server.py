@@ -1,11 +1,10 @@
-"""The process that forks workers, and what a worker does.
+"""The server process that forks workers, and the worker's loop.
 
-Workers are forked from a process that has imported what they need and holds nothing else: it has
-one thread, no GPU, no model. So a new worker is there in milliseconds, and shares its memory with
-the others. The process that trains is never forked.
+The server has imported what workers need and holds nothing else: one thread, no GPU, no model. So a
+fork takes milliseconds, and workers share memory. The training process is never forked.
 
-The server ends with the process that started it, however that ended: the control socket closes.
-It kills its workers first. Should the server itself be killed, Linux kills them.
+The server ends when the process that started it ends, in any way, because the control socket
+closes. It kills its workers first. If the server itself is killed, Linux kills them.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from typing import Any, NoReturn
 from ..errors import in_one_line
 from .wire import HEADER, decode_call, encode_reply
 
-ORDER = struct.Struct("!cq")  # what to do: START, with a socket; END, with a worker's pid
-ANSWER = struct.Struct("!q")  # the new worker's pid; the exit code, negative for a signal
+ORDER = struct.Struct("!cq")  # order: START, with a socket; END, with a worker's pid
+ANSWER = struct.Struct("!q")  # the new worker's pid, or the exit code, negative for a signal
 START, END = b"s", b"e"
 OUT_OF_MEMORY = 77  # exit code of a worker
 _PR_SET_PDEATHSIG = 1
 
 
 def main(control_fd: int, prepare: list[tuple[str, list[Any]]], memory: int, limit: int) -> None:
-    """Prepare, then fork and end workers as told through a socket, until whoever tells is gone.
+    """Prepare, then fork and end workers on orders from a socket, until its other end is gone.
 
-    The calls `prepare` are made here, so that what they import and cache is there in every worker;
-    after `limit` seconds the kernel ends this process. `memory` as of `Pool`.
+    The `prepare` calls are made here, so every worker inherits their imports and caches. If they
+    take longer than `limit` seconds, the kernel ends this process. `memory` as in `Pool`.
     """
     parent = os.getppid()
     control = socket.socket(fileno=control_fd)
@@ -48,19 +47,19 @@ def main(control_fd: int, prepare: list[tuple[str, list[Any]]], memory: int, lim
     try:
         for function, arguments in prepare:
             find_function(function)(*arguments)
-    except BaseException as error:  # also what a module raises to end the program
+    except BaseException as error:  # includes SystemExit raised by a module
         control.sendall(_line({"raised": in_one_line(error)}))
         return
     signal.alarm(0)
     gc.collect()
-    gc.freeze()  # a collection would touch, and so copy, every shared page
+    gc.freeze()  # a garbage collection would write to, and so copy, every shared page
     control.sendall(_line({"raised": None}))
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     workers: set[int] = set()
     try:
         while True:
             ready, _, _ = select.select([control], [], [], 1.0)
-            if os.getppid() != parent:  # a fork of it may still hold the other end
+            if os.getppid() != parent:  # a fork of the parent may still hold the other end
                 return
             if not ready:
                 continue
@@ -91,7 +90,7 @@ def _start(control: socket.socket, fd: int, memory: int, libc: Any) -> int:
     if pid:
         os.close(fd)
         with suppress(OSError):  # the child may have ended
-            os.setpgid(pid, pid)  # here as well, so that it has happened whoever comes first
+            os.setpgid(pid, pid)  # in both processes, to avoid a race
         return pid
     try:
         control.close()
@@ -107,9 +106,9 @@ def _start(control: socket.socket, fd: int, memory: int, libc: Any) -> int:
 
 
 def _limit(memory: int) -> None:
-    """Bound this process' private memory; what it inherited does not count."""
+    """Limit this process's private memory, beyond the inherited part."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # elsewhere it is another thing
+    if sys.platform == "linux":  # RLIMIT_DATA means something else on other systems
         with open("/proc/self/statm") as file:
             inherited = int(file.read().split()[5]) * resource.getpagesize()
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -119,9 +118,9 @@ def _limit(memory: int) -> None:
 
 
 def _end(pid: int) -> int:
-    """Kill a worker and its group; its exit code if it had ended by itself, else that of SIGKILL.
+    """Kill a worker and its group; returns its own exit code if it had ended, else SIGKILL's.
 
-    The pid is ours until it is waited for, so nothing else can bear it.
+    The pid cannot be reused before `waitpid`.
     """
     with suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
@@ -131,7 +130,7 @@ def _end(pid: int) -> int:
 
 
 def work(connection: socket.socket) -> NoReturn:
-    """Answer calls, one after the other, until the connection closes."""
+    """Answer calls, one after another, until the connection closes."""
     calls = connection.makefile("rb")
     while True:
         header = calls.read(HEADER.size)
@@ -140,23 +139,23 @@ def work(connection: socket.socket) -> NoReturn:
         try:
             call = decode_call(calls.read(HEADER.unpack(header)[0]))
             reply = encode_reply(find_function(call.function)(*call.arguments))
-        except MemoryError:  # what is left may be too little for any other call
+        except MemoryError:  # too little memory may be left for other calls
             os._exit(OUT_OF_MEMORY)
-        except BaseException as error:  # SystemExit too: a call does not end a worker
+        except BaseException as error:  # includes SystemExit: a call must not end the worker
             reply = encode_reply(raised=f"{in_one_line(error)}{_place(error)}")
         connection.sendall(reply)
 
 
 @cache
 def find_function(name: str) -> Callable[..., Any]:
-    """The function that MODULE:FUNCTION names, its module imported."""
+    """Import the module of MODULE:FUNCTION and return the function."""
     module, _, function = name.partition(":")
     found: Any = importlib.import_module(module)
     return reduce(getattr, function.split("."), found)
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised, if not in a call's own machinery."""
+    """File and line of an error; "" if it was raised in this module."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,8 +1,8 @@
-"""What goes between a pool and its workers: frames of a length and that many bytes.
+"""Protocol between a pool and its workers: frames of a length and that many bytes.
 
-Calls travel as `marshal` data: plain values with their types, tuples and numbers as keys included.
-They come from our own process. What a worker answers is read as JSON, of bounded length: whoever
-has taken over a worker can lie about a result, and nothing more.
+Calls are sent as `marshal` data, which keeps types such as tuples and numeric keys; only the pool's
+own process writes them. A worker's answer is read as JSON of bounded length, so a compromised
+worker can fake a result but do nothing else.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Call(NamedTuple):
 
     Attributes:
         function: "MODULE:FUNCTION"; FUNCTION may be dotted.
-        arguments: plain data: None, booleans, numbers, texts, bytes, and lists, tuples, sets and
-            dictionaries of such.
+        arguments: plain data: None, booleans, numbers, strings, bytes, and lists, tuples, sets and
+            dictionaries of these.
     """
 
     function: str
@@ -33,9 +33,9 @@ class Call(NamedTuple):
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is plain data, exactly: no subclass, no array.
+    """Whether a value is exactly plain data: no subclass, no array.
 
-    `marshal` would take an array for the bytes in it.
+    `marshal` would encode an array as its bytes.
     """
     kind = type(value)
     if kind in _ATOMS:
@@ -63,7 +63,7 @@ def decode_call(payload: bytes) -> Call:
 
 
 def encode_reply(value: Any = None, raised: str | None = None) -> bytes:
-    """What a call gave, or the exception it raised, as a frame."""
+    """Frame with a call's value, or with the exception it raised."""
     if raised is None:
         try:
             text = json.dumps([True, value])

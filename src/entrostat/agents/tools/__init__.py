@@ -1,7 +1,7 @@
-"""`tools`: generated tasks on files, a database and a calendar, done in a Python notebook.
+"""`tools`: generated tasks on files, a database and a calendar, solved in a Python notebook.
 
-Each is text, a state of a small world, and checks on what becomes of it: on every thing that had to
-change, on nothing else having changed, on what is submitted. Nothing passes by doing nothing.
+Each has a text, the state of a small world, and checks: that every required change was made, that
+nothing else changed, and that the submitted answer is right. No check passes without any action.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .files import FILES
 from .world import Instance, checks
 
 WORLDS = {"files": FILES, "database": DATABASE, "calendar": CALENDAR}
-SIZES = {"train": 1, "test": 4, "unseen": 4}  # the split `train` is so many times as large
+SIZES = {"train": 1, "test": 4, "unseen": 4}  # by how much the split `train` is larger
 _TRIES = 200
 _ABOUT = """\
 You work in a Python notebook. Each turn, write one block of code between ```python and ```. What it
@@ -39,19 +39,18 @@ Task: {ask}
 
 
 class Tools:
-    """Prompt: what is at hand, a worked example, a task; then turns of Python until `submit`.
+    """Prompt: the available tools, a worked example, a task; then turns of Python until `submit`.
 
     The policy's code runs in the sandbox. In training the reward is the share of checks that pass,
-    in evaluation 1 where all do; without `submit` it is 0. The split `test` asks for what `train`
-    never does (a hash of the text decides which split it may be in), `unseen` has other kinds of
-    task altogether, none of them of difficulty 1.
+    in evaluation 1 if all pass; without `submit` it is 0. A hash of a task's text assigns it to
+    `train` or `test`, so they share none. `unseen` has other kinds of tasks, none of difficulty 1.
 
     Args:
-        seed: of the training tasks; `test` and `unseen` do not depend on it, so that runs compare.
-        kinds: of "files", "database", "calendar", those to have: a list, or names between commas.
-        difficulty: the most: 1 takes one step, 2 several, 3 several that build on one another.
-        size: training tasks; the other splits have a quarter of that.
-        turns: that a rollout may take.
+        seed: seed of the training tasks; `test` and `unseen` are the same in all runs.
+        kinds: kinds to use, of "files", "database", "calendar": a list, or comma-separated names.
+        difficulty: the highest: 1 is one step, 2 several, 3 several that depend on each other.
+        size: number of training tasks; each other split has a quarter.
+        turns: most turns of a rollout.
     """
 
     name = "tools"
@@ -105,12 +104,12 @@ class Tools:
             try:
                 return checks(instance, world.read(notebook), submitted)
             except (ValueError, LookupError, TypeError, RecursionError):
-                return [False]  # what it has left cannot be read
+                return [False]  # the policy left an unreadable state
 
         return PythonTool(lambda: Session(setup=SUBMIT + world.setup(instance.before)), judge)
 
     def instances(self, split: str) -> list[tuple[str, str, Instance]]:
-        """(kind, template, instance) of a split: no two ask the same."""
+        """(kind, template, instance) of a split; all texts differ."""
         if split not in self._instances:
             self._instances[split] = self._drawn(split)
         return self._instances[split]
@@ -136,7 +135,7 @@ class Tools:
                     (i for i in tries if i.ask not in asked and may_be_in(split, i.ask)), None
                 )
                 if instance is None:
-                    templates.remove(template)  # all that it can ask is there
+                    templates.remove(template)  # no further task found
                 elif len(drawn) < wanted:
                     asked.add(instance.ask)
                     drawn.append((kind, draw.__name__.strip("_"), instance))
@@ -149,7 +148,7 @@ class Tools:
 
 
 def may_be_in(split: str, ask: str) -> bool:
-    """Whether a split may ask this: of `train` and `test` one alone, by a hash of the text."""
+    """Whether a task's text may be in a split; a hash of it decides between `train` and `test`."""
     test = hashlib.sha256(ask.encode()).digest()[0] < 64
     return split == "unseen" or test == (split == "test")
 

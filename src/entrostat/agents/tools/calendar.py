@@ -14,7 +14,7 @@ _TITLES = (
     "audit briefing budget demo design hiring interview lunch onboarding planning review "
     "retrospective standup training workshop"
 ).split()
-_FIRST, _LAST = 9, 17  # whole hours in which the calendar is kept
+_FIRST, _LAST = 9, 17  # hours of the day that the calendar covers
 _FILE = "calendar.json"
 
 ABOUT = """\
@@ -89,7 +89,7 @@ def cancel_event(id):
 
 
 def setup(state: State) -> str:
-    """Code that makes the API and the calendar. A state has (day, start, end, people) by title."""
+    """Code that creates API and calendar; a state has (day, start, end, people) by title."""
     events = [
         {"id": i, "title": title, "day": day, "start": start, "end": end, "people": people}
         for i, (title, (day, start, end, people)) in enumerate(state.items(), 1)
@@ -98,7 +98,7 @@ def setup(state: State) -> str:
 
 
 def read(notebook: Session) -> State:
-    """Title -> [day, start, end, people]; all of these where a title comes twice."""
+    """Title -> [day, start, end, people], or a list of these if events share a title."""
     found: dict[str, list[Any]] = {}
     for event in json.loads(notebook.files()[_FILE]):
         row = [event["day"], event["start"], event["end"], sorted(event["people"])]
@@ -223,7 +223,7 @@ def _first_free(rng: random.Random) -> Instance:
 def _swap(rng: random.Random) -> Instance:
     week = _week(rng)
     one, two = rng.sample(sorted(week), 2)
-    for title in (one, two):  # as long as each other, so that they fit
+    for title in (one, two):  # of equal length, so that they fit
         week[title] = [*week[title][:2], week[title][1] + 1, week[title][3]]
     swapped = {one: [*week[two][:3], week[one][3]], two: [*week[one][:3], week[two][3]]}
     return Instance(

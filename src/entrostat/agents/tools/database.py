@@ -31,7 +31,7 @@ with _sqlite3.connect({_FILE!r}, timeout=1) as _shop:
 
 
 def setup(state: State) -> str:
-    """Code that makes the database. A state has a row for each "table/id"."""
+    """Code that creates the database from a state, which has a row per "table/id"."""
     tables = [
         f"CREATE TABLE {table}({columns[0]} INTEGER PRIMARY KEY, {', '.join(columns[1:])})"
         for table, columns in TABLES.items()
@@ -49,10 +49,10 @@ def setup(state: State) -> str:
 
 
 def read(notebook: Session) -> State:
-    """Rows by "table/id", as they are committed.
+    """Committed rows by "table/id".
 
-    The policy's own interpreter says it. It may lie as it may write, for it does not know what is
-    expected.
+    They come from the policy's own interpreter. It could lie, but that is no easier than writing
+    the rows, because it does not know the expected ones.
     """
     said = notebook.run(_READ).stdout.strip().rpartition("\n")[2]
     tables: dict[str, Any] = json.loads(said)
@@ -60,7 +60,7 @@ def read(notebook: Session) -> State:
 
 
 def _shop(rng: random.Random) -> State:
-    """Customers, products, and orders of these; ids count from 1, 11 and 101."""
+    """Customers, products and orders; their ids start at 1, 11 and 101."""
     people = rng.sample(PEOPLE, rng.randint(5, 8))
     things = rng.sample(_PRODUCTS, rng.randint(5, 8))
     places = rng.sample(CITIES, 4)

@@ -1,4 +1,4 @@
-"""What the tool tasks share: an instance, the checks on what became of it, the world it is in."""
+"""Common parts of the tool tasks: instances, their checks, and worlds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ...sandbox import Session
 
-# what there is, by name: path -> text, table/key -> row, title -> event; values as JSON has them
+# name -> JSON value: path -> text, table/key -> row, title -> event
 State = dict[str, Any]
 
 PEOPLE = (
@@ -21,12 +21,12 @@ CITIES = "Bern Cork Delft Essen Faro Ghent Lille Malmo Turin Vigo".split()
 
 @dataclass(frozen=True)
 class Instance:
-    """One task: what is asked, what there is, what there should be."""
+    """One task: its text, initial state and expected result."""
 
-    ask: str  # the task, as the prompt says it
-    before: State  # the state that the policy finds
-    after: State | None = None  # the state that it should leave; None where only an answer is asked
-    answer: Any = None  # what it should submit; None where nothing is asked
+    ask: str  # text of the task in the prompt
+    before: State  # initial state
+    after: State | None = None  # expected final state; None if only an answer is asked
+    answer: Any = None  # expected answer; None if none is asked
 
 
 Template = Callable[[random.Random], Instance]
@@ -34,23 +34,23 @@ Template = Callable[[random.Random], Instance]
 
 @dataclass(frozen=True)
 class World:
-    about: str  # what the policy has at hand, as the prompt says it
-    setup: Callable[[State], str]  # the code that makes a state in a new notebook
-    # the state of a notebook, as data; it may raise at what the policy has left
+    about: str  # text in the prompt about the available tools
+    setup: Callable[[State], str]  # code that creates a state in a new notebook
+    # state of a notebook, as data; may raise on what the policy left there
     read: Callable[[Session], State]
-    # each with its difficulty: 1, 2 or 3, a step, several, several that build on one another
+    # (difficulty, template): 1 is one step, 2 several, 3 several that depend on each other
     templates: tuple[tuple[int, Template], ...]
-    unseen: tuple[tuple[int, Template], ...]  # those that `train` and `test` do not have
-    # a worked example for the prompt: what is asked, and turns (code, what it prints)
+    unseen: tuple[tuple[int, Template], ...]  # not used in `train` and `test`
+    # worked example for the prompt: task text, and turns (code, output)
     shown: tuple[str, tuple[tuple[str, str], ...]]
 
 
 def checks(instance: Instance, final: State, submitted: Any) -> list[bool]:
-    """Which checks pass: nothing passes by doing nothing.
+    """Which checks pass; none passes without any action.
 
-    One for each thing that had to change, to come or to go; to go counts where nothing else was
-    touched, or deleting everything would be a good start. One for nothing else having changed,
-    which counts where something that was asked has been done. One for the answer.
+    There is one check per required change, addition or deletion. A deletion counts only if nothing
+    else changed, so that deleting everything earns nothing. One check is that nothing else changed;
+    it counts only if a required change was made. One check is for the answer.
     """
     passed = []
     if instance.after is not None:
@@ -66,9 +66,9 @@ def checks(instance: Instance, final: State, submitted: Any) -> list[bool]:
 
 
 def is_answer(given: Any, expected: Any) -> bool:
-    """Whether what was submitted is the answer: a number, a text or a list of them.
+    """Whether the submitted value is the expected number, string, or list of them.
 
-    A number may come as text; upper and lower case and blanks around a text do not matter.
+    A number may be given as a string; case and surrounding whitespace of a string do not matter.
     """
     if isinstance(expected, list):
         same = isinstance(given, list) and len(given) == len(expected)

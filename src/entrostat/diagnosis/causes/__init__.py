@@ -1,7 +1,7 @@
-"""What goes with a movement of entropy, each cause with its evidence and how plain it is.
+"""Likely causes of an entropy change, each with its evidence and a weight.
 
-Nothing here proves that one thing made another: a log has no experiment in it. A cause is a
-quantity that by its paper moves entropy, was large enough to, and was so when entropy moved.
+A log contains no experiment, so nothing here proves causation. A cause is a quantity that moves
+entropy according to its paper, and that was large enough when entropy moved.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from ..events import Event, sentence
 from ..signals import Signal, signal
 from ..verdict import Judged
 
-LATE = 0.5  # of the weight is left of what came after the onset
+LATE = 0.5  # factor on the weight of a signal that rose after the onset
 
 
 @dataclass(frozen=True)
 class Cause:
-    name: str  # a word for programs, `truncation` say
+    name: str  # identifier for programs, such as `truncation`
     title: str  # for readers
-    weight: float  # how plain it is, 0 to 1; causes are ranked by it. It is no probability
-    evidence: str  # a sentence with the numbers it was read from
-    why: str  # a sentence on what it has to do with entropy
-    source: str  # the paper and section that show it
+    weight: float  # strength of the evidence, 0 to 1; ranks causes; not a probability
+    evidence: str  # a sentence with the numbers behind it
+    why: str  # a sentence on how it affects entropy
+    source: str  # the paper and section that show the effect
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A run, what was said of its entropy, what happened besides, and its signals."""
+    """A run with its entropy verdict, events and signals."""
 
     run: Run
     judged: Judged
     events: tuple[Event, ...]
 
     def signal(self, what: str) -> Signal | None:
-        """A key of `ALIASES`; None where the run does not log it, or fewer than 5 times."""
+        """Signal for a key of `ALIASES`; None if the run logs it fewer than 5 times."""
         return signal(self.run, what, 5)
 
     def event(self, name: str) -> str | None:
-        """What happened, as a sentence without its end; None where it did not."""
+        """Description of an event, without a full stop; None if the event did not happen."""
         return next((sentence(each.what) for each in self.events if each.name == name), None)
 
     @property
@@ -53,10 +53,10 @@ class Seen:
         return bool(self.judged.falling)
 
     def follows(self, found: Signal) -> bool:
-        """Whether a signal rose only after entropy had moved: then it is no cause of that.
+        """Whether a signal rose only after entropy moved, so that it is not a cause.
 
-        It did where it was half its way up more than a tenth of the run after the onset of a fall,
-        or a fiftieth after that of a rise, which by itself makes answers longer and wrong.
+        The halfway point of its rise decides: it is late more than a tenth of the run after the
+        onset of a fall, or a fiftieth after a rise, which itself makes answers longer and wrong.
         """
         before = found.before(self.onset)
         k = max(1, len(found) // 20)
@@ -67,13 +67,13 @@ class Seen:
 
     @cached_property
     def onset(self) -> int:
-        """The iteration with which it began."""
+        """Iteration of the movement's onset; the first iteration if there is none."""
         onset = self.judged.onset
         return self.run.metrics[0]["iteration"] if onset is None else onset.iteration
 
     @cached_property
     def span(self) -> int:
-        """A tenth of the run, in iterations: what is as near as that is at the same time."""
+        """A tenth of the run, in iterations: events this close count as simultaneous."""
         return max(1, round((self.run.done - self.run.metrics[0]["iteration"] + 1) / 10))
 
 
@@ -82,10 +82,10 @@ Plain = tuple[float, str] | tuple[float, str, dict[str, str]] | None
 
 
 def cause(title: str, why: str, source: str, *needs: str) -> Callable[[Callable[..., Plain]], Look]:
-    """Makes a cause of a function that returns its weight and evidence; of its name the name.
+    """Decorator: turn a function that returns (weight, evidence) into a cause with its name.
 
-    The function takes what was seen and the signals that it `needs`, and is asked only where the
-    run has all of them. A third value that it returns replaces `title` or `why`.
+    The function takes a `Seen` and the signals listed in `needs`. It is called only if the run has
+    all of them. It may return a third value, a dictionary that replaces `title` or `why`.
     """
 
     def named(look: Callable[..., Plain]) -> Look:
@@ -102,24 +102,24 @@ def cause(title: str, why: str, source: str, *needs: str) -> Callable[[Callable[
 
 
 def plainest(seen: Seen, ways: Mapping[Callable[..., Plain], tuple[str, ...]]) -> Plain:
-    """The plainest of several ways to tell a cause, each with the signals that it needs."""
+    """The strongest of several pieces of evidence; each function lists the signals it needs."""
     found = [_told(way, seen, needs) for way, needs in ways.items()]
     return max((told for told in found if told is not None), default=None)
 
 
 def _told(look: Callable[..., Plain], seen: Seen, needs: Iterable[str]) -> Plain:
-    """What a look finds; None where the run lacks a signal that it needs."""
+    """Result of `look`; None if the run lacks a signal that it needs."""
     signals = [seen.signal(what) for what in needs]
     return None if None in signals else look(seen, *signals)
 
 
 def ramp(value: float, low: float, high: float) -> float:
-    """0 at `low`, 1 at `high`, straight between."""
+    """Linear ramp: 0 up to `low`, 1 from `high` on."""
     return min(max((value - low) / (high - low), 0.0), 1.0)
 
 
 def decades(value: float, low: float, high: float) -> float:
-    """The same over logarithms."""
+    """`ramp` on a logarithmic scale; 0 for values up to 0."""
     return ramp(math.log(value), math.log(low), math.log(high)) if value > 0 else 0.0
 
 

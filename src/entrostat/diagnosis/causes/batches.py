@@ -1,4 +1,4 @@
-"""Causes in what is trained on: rewards, groups, lengths; and in the figures themselves."""
+"""Causes in the training data (rewards, groups, lengths) and in the logged metrics themselves."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ..signals import Signal, of, shared, signal
 from ..verdict import floor_of
 from . import LATE, Plain, Seen, cause, decades, plainest, ramp, short
 
-SATURATED = (0.85, 0.97)  # mean of rewards in [0, 1]: from noticeable to plain
-IDLE = (0.3, 0.8)  # share of groups without a signal
+SATURATED = (0.85, 0.97)  # mean reward in [0, 1]: the weight goes from 0 to 1 in between
+IDLE = (0.3, 0.8)  # share of zero-advantage groups
 TRUNCATED = (0.05, 0.4)  # share of rollouts cut at the longest length
-GROWN = 0.1  # of a share: a smaller change is none
-# from noticeable to plain: mean |log p - log q| of a token, mean |p - q|, KL; REPO App. A.2 has
-# .01 and less for probabilities in bf16
+GROWN = 0.1  # smallest increase of a share that counts
+# mean |log p - log q| of a token, mean |p - q|, KL: the weight goes from 0 to 1 in between; REPO
+# App. A.2 reports .01 and less for probabilities in bf16
 MISMATCH = {
     "mismatch_logp": (0.02, 0.2), "mismatch_prob": (0.01, 0.05), "mismatch_kl": (1e-3, 0.05),
 }  # fmt: skip
 GREW = 1.5
-OFF_ONE = 0.1  # of a mean importance ratio of sampler and trainer: nearer to 1 it is well
-APART = 0.15  # of the exact entropy, by which its estimate differs
-ALIKE, EXPONENT = 0.95, 0.15  # correlation with the length, and of the power how near to 1
+OFF_ONE = 0.1  # tolerated distance from 1 of the mean importance ratio of sampler and trainer
+APART = 0.15  # relative error of the entropy estimate, against the exact entropy
+ALIKE, EXPONENT = 0.95, 0.15  # correlation with the length; distance of the exponent from 1
 LONGER = 1.25
 
 
@@ -35,7 +35,7 @@ LONGER = 1.25
 )
 def reward_saturated(seen: Seen, score: Signal) -> Plain:
     if not seen.falling or score.y.min() < -1 or score.y.max() > 1 + 1e-9:
-        return None  # of rewards on another scale the ceiling is not known
+        return None  # on any other reward scale the ceiling is unknown
     floor = floor_of(score.y)
     plain = ramp((score.late - floor) / (1 - floor), *SATURATED)
     if plain == 0:
@@ -43,7 +43,7 @@ def reward_saturated(seen: Seen, score: Signal) -> Plain:
     means = moving_mean(score.y, max(1, len(score) // 20))
     level = floor + SATURATED[0] * (1 - floor)
     when = int(score.x[np.argmax(means >= level)])
-    # entropy that fell long before cannot have fallen for this
+    # saturation cannot explain a fall that began long before it
     in_time = when <= seen.onset + 2 * seen.span
     return plain * (0.9 if in_time else 0.5), (
         f"The mean reward went from {short(score.early)} to {short(score.late)} of at most 1, and "
@@ -58,7 +58,7 @@ def reward_saturated(seen: Seen, score: Signal) -> Plain:
     "STEER Fig. 8; our study",
 )
 def score_lost(seen: Seen) -> Plain:
-    """Of an entropy that moved it is no cause, so that it comes last."""
+    """A lost score does not cause an entropy movement, so the weight is low if entropy moved."""
     what, step = seen.event("score_lost"), seen.signal("step_kl")
     if what is None:
         return None
@@ -136,7 +136,7 @@ def zero_signal_groups(seen: Seen, share: Signal) -> Plain:
 def truncation(seen: Seen, share: Signal) -> Plain:
     length = seen.signal("length")
     before, late = share.before(seen.onset), share.late
-    after = share.y[share.x >= seen.onset]  # what was cut before it and no more is no cause of it
+    after = share.y[share.x >= seen.onset]  # truncation that ended before the onset is no cause
     plain = ramp(max(late, float(after.mean()) if len(after) else 0.0), *TRUNCATED)
     if plain == 0:
         return None
@@ -151,7 +151,7 @@ def truncation(seen: Seen, share: Signal) -> Plain:
 
 
 def mismatches(run: Run) -> list[tuple[str, Signal, float]]:
-    """Figures of the mismatch, and how plain each is at the end, 0 to 1 over its `MISMATCH`."""
+    """Mismatch signals, each with its weight at the run's end, 0 to 1 by `MISMATCH`."""
     known = [(name, found) for name in MISMATCH if (found := signal(run, name)) is not None]
     return [(name, found, decades(found.late, *MISMATCH[name])) for name, found in known]
 
@@ -195,7 +195,7 @@ def entropy_definition(seen: Seen) -> Plain:
 
 
 def _length(seen: Seen, entropy: Signal, length: Signal) -> Plain:
-    """Whether the entropy is a mean times the length."""
+    """Whether the entropy scales with the response length."""
     H, L = shared(entropy, length)
     if len(H) < 10 or H.min() <= 0 or L.min() <= 0:
         return None
@@ -216,7 +216,7 @@ def _length(seen: Seen, entropy: Signal, length: Signal) -> Plain:
 
 
 def _apart(seen: Seen) -> Plain:
-    """Whether the estimate from sampled tokens is off from the exact entropy."""
+    """Whether the estimate from sampled tokens differs from the exact entropy."""
     exact, estimate = of(seen.run, "entropy/exact"), of(seen.run, "entropy/nll")
     if exact is None or estimate is None:
         return None
@@ -235,7 +235,7 @@ def _apart(seen: Seen) -> Plain:
 
 
 def _logged(seen: Seen, entropy: Signal) -> Plain:
-    """Whether what the log calls entropy is known to be something else, or not known."""
+    """Whether the trainer logs a summed entropy instead of a mean."""
     if entropy.name != "entropy/logged" or "sum" not in seen.run.entropy_is:
         return None
     return 0.7, f"The trainer logs another figure: {seen.run.entropy_is}."

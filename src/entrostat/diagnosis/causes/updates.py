@@ -1,4 +1,4 @@
-"""Causes in how the policy is updated: the ratio, its clip, the size of a step, a coefficient."""
+"""Causes in the policy update: the ratio, its clip, the step size, a coefficient."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from ...logs.run import Run, saturated
 from ..signals import Signal, signal
 from . import LATE, Plain, Seen, cause, decades, plainest, ramp, short
 
-NOTHING = 1e-6  # a share of clipped tokens, a divergence, a ratio's distance from 1
-ALWAYS = 0.95  # of the iterations
-CLIPPED = (0.07, 0.3)  # share of tokens outside the clip's range: from noticeable to plain
-STEP = (0.02, 0.2)  # nats: KL of the policy before an iteration to that of its last update
-BURST = 8  # one iteration this many times as far is as bad
-JUMP = 1.5  # of the learning rate
-NORM = 3.0  # of the gradient
-LARGE = 3e-4  # of the learning rate
-DIGITS = 3  # behind the point
-_UPDATES = ("train_batch_size", "ppo_mini_batch_size", "ppo_epochs")  # veRL's
-ENTROPY_COEFF = "entropy_coeff"  # veRL's
+NOTHING = 1e-6  # tolerance for 0: clipped share, divergence, distance of the ratio from 1
+ALWAYS = 0.95  # share of the iterations
+CLIPPED = (0.07, 0.3)  # share of clipped tokens: the weight goes from 0 to 1 in between
+STEP = (0.02, 0.2)  # nats: KL from the policy before an iteration to the one at its last update
+BURST = 8  # a single iteration counts if its step is this many times as large
+JUMP = 1.5  # smallest growth factor of the learning rate that counts
+NORM = 3.0  # smallest growth factor of the gradient norm that counts
+LARGE = 3e-4  # smallest learning rate that counts as large
+DIGITS = 3  # decimals
+_UPDATES = ("train_batch_size", "ppo_mini_batch_size", "ppo_epochs")  # veRL's keys
+ENTROPY_COEFF = "entropy_coeff"  # veRL's key
 BONUSES = ("entropy_bonus", "h_bonus", "adaptive_entropy")
 
 
 def ratio_is_one(run: Run) -> str | None:
-    """What shows that every ratio is 1 to rounding, in words; None where the log does not.
+    """Evidence, as text, that every ratio is 1 up to rounding; None if the log has none.
 
-    The one place that decides it of a log: for a cause, and for the doctor's check of a run.
+    Both the cause `ratio_one` and the doctor's check of a run use it.
     """
     batch, small, epochs = (number(run.settings.get(key)) for key in _UPDATES)
     values = [value for row in run.metrics[:20] for value in row.values()]
-    # veRL's older console has three digits: small numbers are 0 in it
+    # older veRL consoles print three decimals, so small numbers appear as 0
     rounded = run.trainer == "veRL" and all(round(value, DIGITS) == value for value in values)
     if (batch and small and batch > small) or (epochs or 1) > 1 or rounded:
         return None
@@ -58,7 +58,7 @@ def ratio_is_one(run: Run) -> str | None:
     "OPEFO 3, STEER 3.1",
 )
 def ratio_one(seen: Seen) -> Plain:
-    """It moves nothing by itself, so that of an explosion it is no cause."""
+    """A ratio of 1 moves nothing by itself, so it is not a cause of an explosion."""
     said = None if seen.judged.verdict == "explosion" else ratio_is_one(seen.run)
     return None if said is None else (0.4 if "no ratio" in said else 0.5, f"{said}.")
 
@@ -112,7 +112,7 @@ def learning_rate(seen: Seen) -> Plain:
 
 def _jump(seen: Seen, rate: Signal) -> Plain:
     x, y = rate.x[1:], np.log(np.maximum(rate.y[1:], 1e-30) / np.maximum(rate.y[:-1], 1e-30))
-    rising = np.flatnonzero(y <= 0)  # a warm-up is no jump: it rises from the first step on
+    rising = np.flatnonzero(y <= 0)  # skip the warm-up, which rises from the first step on
     warm = len(y) if len(rising) == 0 else int(rising[0])
     near = (np.abs(x - seen.onset) <= seen.span) & (np.arange(len(x)) >= warm)
     if rate.y.min() <= 0 or not near.any() or seen.onset - rate.x[0] < seen.span / 2:
@@ -129,13 +129,13 @@ def _jump(seen: Seen, rate: Signal) -> Plain:
 
 def _large(seen: Seen, rate: Signal) -> Plain:
     if seen.run.trainer == "entrostat" or float(rate.y.max()) < LARGE:
-        return None  # our own policies may be tiny, and take more
+        return None  # entrostat's own policies may be tiny and tolerate more
     usual = "usual are 1e-6 to 1e-5, and up to 1e-4 for adapters alone."
     return 0.96, f"{rate.name} is {float(rate.y.max()):g}; {usual}"
 
 
 def _step(seen: Seen, step: Signal) -> Plain:
-    """The divergence that an iteration's updates make, when entropy began to move."""
+    """Weight by the KL per iteration: its mean at the onset, maximum / `BURST`, or median since."""
     later, most = np.abs(step.y[step.x >= seen.onset]), float(np.abs(step.y).max())
     about = float(np.abs(_about(step, seen)).mean())
     median = float(np.median(later)) if len(later) else 0.0
@@ -161,7 +161,7 @@ def _norm(seen: Seen, norm: Signal) -> Plain:
 
 
 def _about(found: Signal, seen: Seen) -> np.ndarray:
-    """Values in the tenth of the run that follows the onset; the last ones where it has none."""
+    """Values in the tenth of the run after the onset; the last value if there are none."""
     some = found.y[(found.x >= seen.onset) & (found.x <= seen.onset + seen.span)]
     return some if len(some) else found.y[-1:]
 

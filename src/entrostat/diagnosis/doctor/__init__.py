@@ -1,12 +1,12 @@
-"""The doctor: what makes a run's figures untrue, or a method idle, found before it starts.
+"""The doctor: finds wrong metrics and methods without effect before a run starts.
 
-settings.py   by the settings alone: also at the start of every `train`
-subject.py    what the checks ask of a policy and its first rollouts
+settings.py   checks of the settings alone; also run at the start of every `train`
+subject.py    what the checks need of a policy and its first rollouts
 numbers.py    rounding, cancellation, sampler against trainer, temperature
-tokens.py     padding, eos, group sizes, groups without a signal
+tokens.py     padding, eos, group sizes, zero-advantage groups
 acting.py     ratio, selection, gates, penalties, targets;  cut.py  two ranks
-recorded.py   the same by what a run left
-The checks themselves are rows of `diagnosis.checks`.
+recorded.py   the same checks on a finished run
+The checks are rows of `diagnosis.checks`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = [
 ]  # fmt: skip
 
 CHECKS = tuple(check for check in TABLE if check.module)
-_REFUSED = ("group",)  # by every host, before it begins
-_SAID_BY_TRL = ("ratio", "penalties")  # by EntropyGRPOTrainer as it is made
+_REFUSED = ("group",)  # every trainer raises on these before it begins
+_SAID_BY_TRL = ("ratio", "penalties")  # EntropyGRPOTrainer reports these when it is constructed
 
 
 def preflight(config: TrainConfig) -> list[Finding]:
-    """What the settings alone show to be wrong, in milliseconds: for the start of a run.
+    """Faults that settings alone show, found in milliseconds at the start of a run.
 
-    Empty where the objective cannot be built, which the run itself refuses.
+    Empty if the objective cannot be built: the run itself raises then.
     """
     try:
         plan = settings.plan_of(config)
@@ -52,15 +52,15 @@ def preflight(config: TrainConfig) -> list[Finding]:
 def examine_subject(
     config: TrainConfig, rehearse: Callable[[], AbstractContextManager[Subject]]
 ) -> list[Finding]:
-    """Every check, in the order of `CHECKS`, on a policy, its configuration and a few rollouts.
+    """Run all checks, in the order of `CHECKS`, on a policy, its configuration and a few rollouts.
 
-    `rehearse` loads the policy and samples; it is entered only if the settings alone leave
-    something to measure.
+    `rehearse` loads the policy and samples. It is not entered if the settings fail the check of
+    the group size.
     """
     plan = settings.plan_of(config)
     found = {check.name: check.planned(plan) for check in CHECKS}
     known = {name: result for name, result in found.items() if result is not None}
-    if "group" in known:  # there are no advantages to go on with
+    if "group" in known:  # without groups there are no advantages to check
         rest = skipped("there is nothing to train on before the group is mended")
         return [check.says(known.get(check.name, rest)) for check in CHECKS]
     with rehearse() as subject:
@@ -71,13 +71,13 @@ def examine_subject(
 
 
 def examine_run(run: Run) -> list[Finding]:
-    """Every check, on what a run left: ours or another trainer's."""
+    """Run all checks on a finished run, of entrostat or of another trainer."""
     record = recorded.Record(run)
     return [check.says(check.recorded(record)) for check in CHECKS]
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:
-    """A line a finding, two more for one that is wrong, and a sentence at the end."""
+    """One line per finding, two more for a wrong one, and a summary sentence at the end."""
     words = {"ok": "ok", "wrong": "WRONG", "skipped": "-"}
     width = max((len(f.title) for f in findings), default=0)
     out = []
@@ -96,7 +96,7 @@ def lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def rollouts_at(path: str | Path) -> Rollouts:
-    """The rollouts of a file, or a run's first: its later ones are another policy's.
+    """The rollouts of a file, or the first rollouts of a run: later ones come from other policies.
 
     Raises:
         ValueError: there are none, or they hold texts without tokens.

@@ -1,4 +1,4 @@
-"""Whether what was configured does anything: ratio, selection, gates, penalties, targets.
+"""Checks that configured methods have an effect: ratio, selection, gates, penalties, targets.
 
 Shapes: B rollouts, T completion tokens at most.
 """
@@ -28,17 +28,17 @@ from ..checks import Finding, ok, skipped, wrong
 from .cut import cut_culprit, first
 from .subject import NO_SIGNAL, Subject
 
-PIECES = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # of a gradient: float32 leaves 1e-6
-GATE = 0.5  # of the first entropy: GRPO ends at .42 of it after the demo's 150 iterations
-TRIES = 64  # draws of a random selection: Clip-Cov's share of 2e-4 is no token of most draws
-SLOW = 10.0  # times the run's iterations: one iteration's change says no more than the order
-STILL = 1e-5  # of the entropy: what rounding leaves of the difference of two ends
-HOLDS = 2e-3  # of the entropy, an iteration: less is no drift that a few rollouts can show
-_TOUCHED = 1e-6  # of the largest gradient of a token
+PIECES = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # relative, of a gradient: float32 leaves 1e-6
+GATE = 0.5  # share of the first entropy: GRPO ends at .42 of it after the demo's 150 iterations
+TRIES = 64  # draws of a random selection: Clip-Cov's share of 2e-4 selects no token in most draws
+SLOW = 10.0  # times the run's iterations: one iteration's change gives only the order of magnitude
+STILL = 1e-5  # of the entropy: rounding error of the difference between the two ends
+HOLDS = 2e-3  # of the entropy, per iteration: a few rollouts cannot show a smaller drift
+_TOUCHED = 1e-6  # of the largest token gradient: smaller differences are rounding
 
 
 def ratio(subject: Subject) -> Finding:
-    """Whether an iteration's updates move the ratio away from 1."""
+    """Check that an iteration's updates move the ratio away from 1."""
     if probe(subject.objective).ratio == "none":
         return skipped(f"`{subject.objective.names[0]}` uses no ratio")
     if subject.config.updates == 1:
@@ -70,7 +70,7 @@ def ratio(subject: Subject) -> Finding:
 
 
 def selection(subject: Subject) -> Finding:
-    """Whether what is decided, and the gradient, depend on how the minibatch is cut."""
+    """Check that decisions and gradient do not depend on how the minibatch is split."""
     moved = subject.moved
     if moved is None:
         return skipped(NO_SIGNAL)
@@ -94,7 +94,7 @@ def selection(subject: Subject) -> Finding:
 
 
 def gate(subject: Subject) -> Finding:
-    """A gate on entropy that stands far below the policy's."""
+    """Check for entropy gates whose threshold is far below the policy's entropy."""
     objective = subject.objective
     H = {"exact": subject.figures["entropy/exact"], "nll": subject.figures["entropy/nll"]}
     gated = [
@@ -102,7 +102,7 @@ def gate(subject: Subject) -> Finding:
         for name, method, state in zip(
             objective.names, objective.methods, objective.states, strict=True
         )
-        if isinstance(state, ControlState) and not method.init().applies  # shut until it is seen
+        if isinstance(state, ControlState) and not method.init().applies  # closed at first
     ]  # fmt: skip
     if not gated:
         return skipped("no method waits for an entropy")
@@ -120,14 +120,14 @@ def gate(subject: Subject) -> Finding:
 
 
 def penalties(subject: Subject) -> Finding:
-    """Interventions that change no token's gradient, whatever their state."""
+    """Check for interventions that change no token's gradient, whatever their state."""
     objective = subject.objective
     if len(objective.methods) == 1:
         return skipped(f"nothing stands beside `{objective.names[0]}`")
     if not subject.trained:
         return skipped(NO_SIGNAL)
     batches, moved, texts = [subject.whole], subject.moved, list[str]()
-    if moved is not None:  # a policy that has moved, at ratio 1 and off it
+    if moved is not None:  # the updated policy, at ratio 1 and away from it
         new = {"logp": moved.stats.logp, "entropy": moved.stats.entropy}
         old = {f"old_{name}": value for name, value in new.items()}
         batches.append(subject.whole.replace(**new, **old))
@@ -151,7 +151,7 @@ def penalties(subject: Subject) -> Finding:
 
 
 def _touched(objective: Objective, k: int, batches: list[TokenBatch]) -> int:
-    """Number of tokens whose gradient method k changes, in the first try that changes any."""
+    """Number of tokens whose gradient method k changes, in the first trial that changes any."""
     method, state = objective.methods[k], objective.states[k]
     with_it, without = first(objective, k + 1), first(objective, k)
     states = [state]
@@ -174,7 +174,7 @@ def _touched(objective: Objective, k: int, batches: list[TokenBatch]) -> int:
 
 
 def _gradient(objective: Objective, batch: TokenBatch, draw: int) -> tuple[Tensor, bool]:
-    """[2, B, T]: of the loss by log-prob and entropy; and whether chance had a part in it."""
+    """Gradient [2, B, T] of the loss by log-prob and entropy; whether it used random numbers."""
     chance = torch.Generator(batch.mask.device).manual_seed(draw)
     before = chance.get_state()
     prepared = objective.rollouts(batch)
@@ -187,11 +187,11 @@ def _gradient(objective: Objective, batch: TokenBatch, draw: int) -> tuple[Tenso
 
 
 def ends_of(method: Method) -> tuple[float, float] | None:
-    """The coefficient at both ends of its controller's range; None without a controller."""
+    """The coefficient at both ends of the controller's range; None without a controller."""
     law: Any = method.law() if isinstance(method, Controlled) else None
     if isinstance(method, AdaptiveEntropy):
         return method.coef_min, method.coef_max
-    if isinstance(law, Multiplier):  # it has none; these are large
+    if isinstance(law, Multiplier):  # a multiplier is unbounded; these values are large
         return -1.0, 1.0
     if isinstance(law, Thermostat):
         return law.range.value(0.0), law.range.value(1.0)
@@ -201,7 +201,7 @@ def ends_of(method: Method) -> tuple[float, float] | None:
 
 
 def authority(subject: Subject) -> Finding:
-    """Whether the ends of a knob's range move entropy the ways that its target asks for."""
+    """Check that the ends of an actuator's range move entropy in the directions a target needs."""
     first, texts, objective = subject.figures["entropy/exact"], [], subject.objective
     most = math.log(vocabulary(subject.policy.model))
     for k, (method, state) in enumerate(zip(objective.methods, objective.states, strict=True)):
@@ -209,7 +209,7 @@ def authority(subject: Subject) -> Finding:
         if isinstance(method, HeldEntropy):
             texts.append(f"`{name}` solves for a bonus of either sign, of any size")
             continue
-        if law is None:  # a gate on entropy has a check of its own
+        if law is None:  # an entropy gate has its own check
             continue
         target = parse_target(getattr(law, "target", None))
         if state.target is None and target.constant:
@@ -232,7 +232,7 @@ def authority(subject: Subject) -> Finding:
 
 
 def _tried(subject: Subject, k: int, low: float, high: float) -> Finding:
-    """Whether method k can hold entropies from `low` to `high`."""
+    """Try whether method k can hold entropies from `low` to `high`, in nats."""
     first, ends = subject.figures["entropy/exact"], ends_of(subject.objective.methods[k])
     assert ends is not None
     mask, moves = subject.batch.mask, []
@@ -253,7 +253,7 @@ def _tried(subject: Subject, k: int, low: float, high: float) -> Finding:
     for target in {low, high}:
         gap, still = target - first, HOLDS * first
         if abs(gap) <= NEAR * target and low != high:
-            continue  # a schedule leaves the first entropy again
+            continue  # a schedule moves away from the first entropy again
         if gap > -NEAR * target and up < -still:
             return wrong(f"{text}: it cannot keep entropy from falling", fix)
         if gap < NEAR * target and down > still:

@@ -1,7 +1,7 @@
-"""The same rollouts laid out in another way: does an objective decide the same?
+"""Check that an objective decides the same when rollouts are padded or split differently.
 
-Ranks that are threads of this process hold a part of the rollouts each, as ranks of a cluster and
-micro-batches of a host do that plans over all of them (`Objective.plan`).
+Threads of this process act as ranks that each hold a part of the rollouts, like the ranks and
+micro-batches of a trainer that plans over all rollouts (`Objective.plan`).
 
 Shapes: B rollouts, T completion tokens at most.
 """
@@ -19,14 +19,14 @@ from ...core.distributed import Communicator
 from ...core.objective import Objective
 from ...core.thread_ranks import Threads
 
-_NEAR = 1e-5  # of a decision: a rounding of float32, a hundred times
+_NEAR = 1e-5  # relative: a hundred times the rounding of float32
 _DECIDED = ("advantage", "scale", "weight", "ratio_min", "ratio_max", "frozen", "abs_kl", "entropy",
             "ref_kl")  # fmt: skip
-Decisions = dict[str, Tensor]  # [B, T] each; without what the terms leave out
+Decisions = dict[str, Tensor]  # [B, T] each; without the fields that are None in the terms
 
 
 def first(objective: Objective, count: int) -> Objective:
-    """The objective of the first methods of the chain, as their controllers stand."""
+    """The objective with only the first `count` methods, and their controller states."""
     found = Objective(
         objective.methods[:count], objective.names[:count], objective.advantage,
         objective.aggregation, objective.max_length,
@@ -36,7 +36,7 @@ def first(objective: Objective, count: int) -> Objective:
 
 
 def culprit(objective: Objective, batch: TokenBatch, wider: TokenBatch) -> str | None:
-    """The first method of the chain that decides otherwise on the same rollouts laid out wider."""
+    """The first method of the chain that decides differently when the batch has more padding."""
     T = batch.mask.shape[1]
 
     def laid_out(part: Objective) -> Decisions:
@@ -46,7 +46,7 @@ def culprit(objective: Objective, batch: TokenBatch, wider: TokenBatch) -> str |
 
 
 def cut_culprit(objective: Objective, batch: TokenBatch) -> str | None:
-    """The first method of the chain that decides otherwise where two ranks have half each."""
+    """The first method of the chain that decides differently when two ranks hold half each."""
     halves = [torch.arange(start, len(batch), 2).to(batch.mask.device) for start in (0, 1)]
     order = torch.cat(halves).argsort()
 
@@ -57,7 +57,7 @@ def cut_culprit(objective: Objective, batch: TokenBatch) -> str | None:
         try:
             parts = Threads(2).run(on)
         except threading.BrokenBarrierError:
-            return None  # it asks on one rank what it does not ask on the other
+            return None  # one rank called a collective operation that the other did not
         one, other = parts
         if one.keys() != other.keys():
             return None
@@ -67,7 +67,7 @@ def cut_culprit(objective: Objective, batch: TokenBatch) -> str | None:
 
 
 def _decided(objective: Objective, batch: TokenBatch) -> Decisions:
-    """What an objective makes of measured rollouts [B, T], from rewards to terms."""
+    """Plan an objective on measured rollouts [B, T], from rewards to terms."""
     chance = torch.Generator().manual_seed(0)
     terms = objective.plan(objective.rollouts(batch), chance)
     return {name: x for name in _DECIDED if (x := getattr(terms, name)) is not None}
@@ -76,7 +76,7 @@ def _decided(objective: Objective, batch: TokenBatch) -> Decisions:
 def _first(
     objective: Objective, batch: TokenBatch, other: Callable[[Objective], Decisions | None]
 ) -> str | None:
-    """The first method with which the chain decides otherwise than by `other`."""
+    """The first method with which the chain's decisions differ from those of `other`."""
 
     def differs(part: Objective) -> bool:
         theirs, mine = other(part), _decided(part, batch)
@@ -91,5 +91,5 @@ def _first(
 
 
 def _apart(a: Tensor, b: Tensor, mask: Tensor) -> bool:
-    """Whether two [B, T] differ by more than rounding at some token."""
+    """Whether two tensors [B, T] differ by more than rounding at some token."""
     return not torch.allclose(a[mask].double(), b[mask].double(), rtol=_NEAR, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Whether log-probs and entropies are what they are called: checks of `Subject`.
+"""Checks of `Subject` for the accuracy of log-probs and entropies.
 
 Shapes: B rollouts, T completion tokens at most; n tokens in float64.
 """
@@ -17,18 +17,18 @@ from ...models.rounding import FIX, logp_rounding, sixteen_bits
 from ..checks import Finding, ok, skipped, wrong
 from .subject import Exact, Subject
 
-OFF = 0.01  # of a token's entropy: what float32 keeps otherwise is 1e-7
-OFF_SHARE = 0.01  # of the tokens that may be so far off: sums that do not cancel leave none
-LEAST = 1e-9  # nats: below, an entropy is 0 for all that is done with it
+OFF = 0.01  # relative error of a token's entropy; float32 is accurate to 1e-7
+OFF_SHARE = 0.01  # share of tokens that may be so far off; without cancellation there are none
+LEAST = 1e-9  # nats: a smaller entropy counts as 0
 KL = 5e-3  # nats per token: bfloat16 alone leaves 7e-4 (SmolLM2-135M on `words`, in the lab)
-SIGMAS = 5.0  # of the mean of lp + H, which is 0 in expectation: by chance once in 1.7 million
-WARMER = 0.02  # of the temperature: rounding to bfloat16 moves the fit by less
-SAME = 1e-3  # nats: log-probs that agree so closely are of one temperature
-FEW = 8  # tokens that a fit needs
+SIGMAS = 5.0  # of the mean of lp + H, which has expectation 0: by chance once in 1.7 million
+WARMER = 0.02  # relative error of the temperature; rounding to bfloat16 moves the fit by less
+SAME = 1e-3  # nats: log-probs closer than this have the same temperature
+FEW = 8  # fewest tokens for a fit
 
 
 def rounding(subject: Subject) -> Finding:
-    """Log-probs, or the logits that they are made of, that went through 16 bits."""
+    """Check for log-probs, or the logits behind them, that were rounded to 16 bits."""
     mask, precision = subject.batch.mask, subject.config.precision
     exact, temperature = subject.exact, subject.config.sampling.temperature
     error = ""
@@ -55,7 +55,7 @@ def rounding(subject: Subject) -> Finding:
 
 
 def cancellation(subject: Subject) -> Finding:
-    """Entropies that were left over from the difference of two large numbers."""
+    """Check for entropies that lost accuracy to cancellation of two large numbers."""
     exact, temperature = subject.exact, subject.config.sampling.temperature
     if exact is None:
         return skipped("the model's head is no linear layer, so nothing computes it exactly")
@@ -81,7 +81,7 @@ def cancellation(subject: Subject) -> Finding:
 
 
 def _off(found: Tensor, true: Tensor) -> tuple[float, float]:
-    """Share of the tokens that are too far off, and relative error of the mean."""
+    """Share of tokens with an error above `OFF`, and the relative error of the mean."""
     far = (found - true).abs() > OFF * true.clamp(min=LEAST)
     total = float(true.sum())
     return float(far.double().mean()), abs(float(found.sum()) - total) / max(total, LEAST)
@@ -106,7 +106,7 @@ def mismatch(subject: Subject) -> Finding:
 
 
 def temperature(subject: Subject) -> Finding:
-    """Tokens, the sampler's log-probs and the trainer's: each at the temperature that is set."""
+    """Check that tokens, sampler and trainer log-probs have the configured temperature."""
     sampling, mask = subject.config.sampling, subject.own
     T, top_p = sampling.temperature, sampling.top_p
     lp, sampler = subject.batch.old_logp[mask], subject.sequences.sampler_logp[mask]
@@ -145,7 +145,7 @@ def cut_tail(top_p: float) -> Finding:
 
 
 def _fitted(exact: Exact, given: Tensor, T: float) -> float:
-    """The temperature at which exact log-probs are nearest to given ones [n]; T where none fits."""
+    """Temperature at which exact log-probs best fit the given ones [n]; T if none fits better."""
     known = ~given.isnan()
 
     def error(t: float) -> float:
@@ -154,21 +154,21 @@ def _fitted(exact: Exact, given: Tensor, T: float) -> float:
     if int(known.sum()) < FEW or error(T) < SAME**2:
         return T
     best = _least(error, T)
-    # another cause of a mismatch, or certainties that no temperature changes, fit no better
+    # with another cause of mismatch, or near-certain tokens, no temperature fits better
     return best if error(best) < error(T) / 10 else T
 
 
 def _least(function: Callable[[float], float], about: float) -> float:
-    """Where a function of a temperature is least, from a tenth to ten times `about`."""
+    """Temperature that minimises a function, between a tenth of `about` and ten times `about`."""
     bounds = math.log(about / 10), math.log(about * 10)
     found = minimize_scalar(lambda x: function(math.exp(x)), bounds=bounds, method="bounded")
     return math.exp(found.x)
 
 
 def surprise(lp: Tensor, H: Tensor) -> float:
-    """Mean of lp + H over its standard error: a standard normal where tokens are the policy's own.
+    """Mean of lp + H over its standard error: standard normal if the policy sampled the tokens.
 
-    Given what came before it a token's lp is -H in expectation, so that the terms are uncorrelated.
+    Given its prefix, a token's lp has expectation -H, so the terms are uncorrelated.
     """
     x = (lp + H).double()
     spread = float(x.std())
@@ -176,7 +176,7 @@ def surprise(lp: Tensor, H: Tensor) -> float:
 
 
 def drawn(lp: Tensor, H: Tensor) -> tuple[float, str]:
-    """`surprise`, and the same in words."""
+    """`surprise`, and a text that reports it."""
     z = surprise(lp, H)
     means = f"mean -lp {-float(lp.mean()):.3f}, mean entropy {float(H.mean()):.3f}"
     return z, f"{means}, {abs(z):.1f} sigma"

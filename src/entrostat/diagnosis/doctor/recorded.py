@@ -1,7 +1,7 @@
-"""The same faults in what a run left: its log, and the rollouts that it dumped.
+"""The doctor's checks on a finished run: its log, and the rollouts that it dumped.
 
-What a log's figures come to is decided by the functions that `diagnose` looks for causes with. A
-log says less than a model: a check that it says nothing of is skipped, with the reason.
+Log metrics are judged by the functions that `diagnose` uses to find causes. A log contains less
+than a model: a check without data is skipped, with the reason.
 
 Shapes: n tokens.
 """
@@ -28,18 +28,18 @@ from .numbers import FEW, KL, OFF, SIGMAS, cut_tail, drawn, name_of
 from .settings import MORE_UPDATES
 from .tokens import idle_share
 
-DUMPS = 4  # of a run's, spread over it: each is some thousand tokens
-LONG = 10  # iterations in which nothing happened, before it is called never
-WRONG_SHARE = 0.01  # of the tokens whose entropy no distribution can have
-PLAIN = 0.5  # of a mismatch, between noticeable and plain
+DUMPS = 4  # dumps read of a run, spread over it; each has some thousand tokens
+LONG = 10  # fewest iterations from which "never" is concluded
+WRONG_SHARE = 0.01  # share of tokens with an impossible entropy
+PLAIN = 0.5  # smallest weight of a mismatch that is reported
 NOT_DUMPED = "no rollouts with log-probs are there"
 NO_ENTROPIES = "no rollouts with log-probs and entropies are there"
-_GROUPS = 8  # of an iteration, where a log has their share alone
+_GROUPS = 8  # assumed groups per iteration, if a log has only their share
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A run that was read, and some of its rollouts."""
+    """A run and some of its rollouts."""
 
     run: Run
 
@@ -51,13 +51,13 @@ class Record:
         return self.run.series(key)[1]
 
     def end(self, key: str) -> float | None:
-        """The mean over the run's last iterations."""
+        """Mean of a metric over the run's last iterations; None if it is not logged."""
         last = self.series(key)[-last_ones(len(self.series(key))) :]
         return sum(last) / len(last) if last else None
 
     @cached_property
     def dumps(self) -> list[Rollouts]:
-        """Some iterations' rollouts; what cannot be read is left out."""
+        """Rollouts of up to `DUMPS` iterations; unreadable ones are left out."""
         places = sorted(self.run.dumps)
         found = []
         for place in places[:: max(1, len(places) // DUMPS)][:DUMPS]:
@@ -68,7 +68,7 @@ class Record:
         return found
 
     def tokens(self, name: str, other: str) -> tuple[Tensor, Tensor]:
-        """[n] each: two fields of the dumps' sampled tokens, where both are known."""
+        """Two fields [n] of the dumped tokens, where both are known."""
         both = [torch.zeros(2, 0, dtype=torch.float64)]
         for dump in self.dumps:
             pair = torch.stack([getattr(dump, name).double(), getattr(dump, other).double()])
@@ -78,7 +78,7 @@ class Record:
 
 
 def rounding(record: Record) -> Finding:
-    """As a host measured it, or by the log-probs dumped."""
+    """Check for rounded log-probs, as the trainer measured them or by the dumps."""
     if (error := record.end("numerics/logp_rounding")) is not None and error > 0:
         return wrong(f"the host measured log-probs that are {error:.1g} nats off by rounding", FIX)
     lp, _ = record.tokens("logp", "logp")
@@ -92,7 +92,7 @@ def rounding(record: Record) -> Finding:
 
 
 def cancellation(record: Record) -> Finding:
-    """Entropies below what the sampled token's own probability allows, -p lp - (1-p) log(1-p)."""
+    """Check for entropies below the bound by the token's probability, -p lp - (1-p) log(1-p)."""
     below = [x for x in record.series("entropy/exact") if x < 0]
     fix = "compute entropy by entrostat.token_stats (docs/numerics.md)"
     if below:
@@ -204,7 +204,7 @@ def authority(record: Record) -> Finding:
 
 
 def gate(record: Record) -> Finding:
-    """A coefficient behind a gate that stayed 0."""
+    """Check for a coefficient that an entropy gate kept at 0."""
     values = record.series("control/entropy_coef")
     if "adaptive_entropy" not in record.methods or not values:
         return skipped("no method waits for an entropy")
@@ -220,7 +220,7 @@ def gate(record: Record) -> Finding:
 
 
 def penalties(record: Record) -> Finding:
-    """Selections and penalties that never had a token."""
+    """Check for selections and penalties that never applied to a token."""
     found = []
     for key in ("terms/frozen", "terms/penalised", "touched/share"):
         values = record.series(key)

@@ -1,6 +1,6 @@
-"""What a configuration says by itself: checks without a model, in milliseconds.
+"""Checks of a configuration alone: no model, milliseconds.
 
-Each takes a `Plan` and returns what is wrong, or None where the settings do not tell.
+Each takes a `Plan` and returns a fault, or None if the settings do not show one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Plan:
 
     @property
     def chain(self) -> list[tuple[str, Method]]:
-        """Names and methods, the surrogate first."""
+        """(name, method) pairs, the surrogate first."""
         return list(zip(self.objective.names, self.objective.methods, strict=True))
 
 
 def plan_of(config: TrainConfig) -> Plan:
-    """The plan of a configuration, without its warnings; ValueError where it cannot be built."""
+    """Build the plan of a configuration, without warnings; ValueError if that is impossible."""
     with warnings.catch_warnings(action="ignore"):
         objective = make_objective(
             config.method, advantage=config.advantage, aggregation=config.optim.aggregation,
@@ -43,7 +43,7 @@ def plan_of(config: TrainConfig) -> Plan:
 
 
 def rounding(plan: Plan) -> Finding | None:
-    """Rounding that was asked for, or that the processes were launched with."""
+    """Rounding that the configuration, or the launcher's environment, asks for."""
     numerics, precision = plan.config.numerics, plan.config.precision
     fsdp2 = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1")
     fsdp2 = fsdp2 and os.environ.get("FSDP_VERSION") == "2"
@@ -71,7 +71,7 @@ MORE_UPDATES = (
 
 
 def ratio(plan: Plan) -> Finding | None:
-    """One update a rollout batch under what acts by the ratio: a clip, an idle method."""
+    """One update per rollout batch, with a clip or a method that acts only through the ratio."""
     if plan.config.updates > 1 or probe(plan.objective).ratio == "none":
         return None
     idle, clip = idle_at_one(plan.objective)
@@ -99,7 +99,7 @@ def penalties(plan: Plan) -> Finding | None:
 
 
 def authority(plan: Plan) -> Finding | None:
-    """A controller that is asked to hold an entropy of 0."""
+    """A controller with a target of 0."""
     for name, method in plan.chain:
         law = method.law() if isinstance(method, Controlled) else None
         if law is None or method.actuator is None:
@@ -114,7 +114,7 @@ def authority(plan: Plan) -> Finding | None:
 
 
 def gate(plan: Plan) -> Finding | None:
-    """A bonus that waits for an entropy of 0."""
+    """A bonus that acts only at an entropy of 0."""
     for name, method in plan.chain:
         if isinstance(method, AdaptiveEntropy) and parse_target(method.target).fixed == 0:
             return wrong(
@@ -125,7 +125,7 @@ def gate(plan: Plan) -> Finding | None:
 
 
 def group(plan: Plan) -> Finding | None:
-    """One rollout a prompt under an estimator that compares rollouts of a prompt."""
+    """One rollout per prompt, with an estimator that compares rollouts of a prompt."""
     sampling, estimator = plan.config.sampling, plan.objective.advantage
     least = sampling.enough.least(sampling.rollouts)
     if least > 1 or estimator not in NEED_PAIRS:

@@ -1,8 +1,8 @@
-"""What the checks ask of a run that has not begun: its policy, its first rollouts, a tried update.
+"""Interface of the checks to a run before it starts: policy, first rollouts, a trial update.
 
-Whoever has a training loop supplies it (`trainers.lab.rehearsal`).
+The training loop implements it (`trainers.lab.rehearsal`).
 
-Shapes: B rollouts, T completion tokens at most, V vocabulary; n tokens that are computed exactly.
+Shapes: B rollouts, T completion tokens at most, V vocabulary; n tokens computed in float64.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ...models.rollout import Sequences
 from ...tasks import Task
 
 NO_SIGNAL = "no group has a signal, so no update would be made"
-PROMPTS = 8  # of a group each: 64 rollouts by default, seconds for the tiny policy
+PROMPTS = 8  # one group each: 64 rollouts by default, seconds for the tiny policy
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Some tokens in float64."""
+    """Some tokens, recomputed in float64."""
 
-    rows: Tensor  # of the rollouts, [b]
-    z: Tensor  # [n, V] logits in float64, of the head's own operands
-    given: Tensor | None  # [n, V] what the model returned, where statistics are made of that
+    rows: Tensor  # [b] indices of the rollouts
+    z: Tensor  # [n, V] logits: the head's operands multiplied in float64
+    given: Tensor | None  # [n, V] logits of the model, if statistics are computed from them
     targets: Tensor  # [n] ids
-    own: TokenStats  # log-prob and entropy [n] each as training has them
+    own: TokenStats  # log-prob and entropy, [n] each, as in training
 
     def logp(self, temperature: float) -> Tensor:
-        """[n] float64, of the targets."""
+        """Log-probs of the targets, [n] float64."""
         p = (self.z / temperature).log_softmax(-1)
         return p.gather(1, self.targets[:, None])[:, 0]
 
@@ -45,41 +45,41 @@ class Moved:
     """A policy after an iteration's updates, on the same rollouts."""
 
     stats: TokenStats  # [B, T] log-probs and entropies
-    figures: dict[str, float]  # of the updates
-    # (a, b, |g_a - g_b| / |g_a|) of the gradient in micro-batches of a and of b rollouts
+    figures: dict[str, float]  # metrics of the updates
+    # (a, b, |g_a - g_b| / |g_a|): gradients g from micro-batches of a and of b rollouts
     pieces: tuple[int, int, float]
 
 
 class Subject(Protocol):
-    """A run that has not begun, and its first rollouts: B of them, `tokens` at mask 1."""
+    """A run before its start, with B rollouts; `tokens` of them are at mask 1."""
 
     @property
-    def config(self) -> TrainConfig: ...  # the run's, resolved
+    def config(self) -> TrainConfig: ...  # resolved
     @property
     def task(self) -> Task: ...
     @property
     def policy(self) -> Policy: ...
     @property
-    def objective(self) -> Objective: ...  # before the first update; it has seen the first entropy
+    def objective(self) -> Objective: ...  # before the first update, first entropy observed
     @property
     def sequences(self) -> Sequences: ...
     @property
-    def batch(self) -> TokenBatch: ...  # [B, T] before advantages: the old policy's, rewards
+    def batch(self) -> TokenBatch: ...  # [B, T] old log-probs and rewards, no advantages
     @property
     def graded(self) -> TokenBatch: ...  # [B, T] with outcome advantages
     @property
-    def trained(self) -> int: ...  # rollouts that are trained on
+    def trained(self) -> int: ...  # number of rollouts trained on
     @property
-    def figures(self) -> dict[str, float]: ...  # of the rollout batch
+    def figures(self) -> dict[str, float]: ...  # metrics of the rollout batch
     @property
     def tokens(self) -> int: ...
     @property
-    def own(self) -> Tensor: ...  # [B, T] bool: at mask 1, sampled at the run's own temperature
+    def own(self) -> Tensor: ...  # [B, T] bool: at mask 1 and sampled at the run's temperature
     @property
-    def whole(self) -> TokenBatch: ...  # [B, T] with what methods ask of other models; ungraded
+    def whole(self) -> TokenBatch: ...  # [B, T] with values of other models; no advantages
     @property
-    def exact(self) -> Exact | None: ...  # in float64; None where the model has no linear head
+    def exact(self) -> Exact | None: ...  # None if the model has no linear head
     @property
-    def moved(self) -> Moved | None: ...  # updates tried, taken back; None with nothing to train on
-    def of_exact(self, values: Tensor) -> Tensor: ...  # [B, T] -> [n], the tokens of `exact`
-    def after(self, objective: Objective) -> Tensor: ...  # [B, T] entropies after its updates
+    def moved(self) -> Moved | None: ...  # after trial updates, undone since; None without a signal
+    def of_exact(self, values: Tensor) -> Tensor: ...  # [B, T] -> [n] tokens of `exact`
+    def after(self, objective: Objective) -> Tensor: ...  # [B, T] entropies after updates

@@ -1,4 +1,4 @@
-"""Which tokens are trained on, and which rollouts teach something: checks of `Subject`.
+"""Checks of `Subject` for the loss mask and for zero-advantage groups.
 
 Shapes: B rollouts, T completion tokens at most.
 """
@@ -18,12 +18,12 @@ from ..checks import Finding, ok, skipped, wrong
 from .cut import culprit
 from .subject import Subject
 
-IDLE = 0.5  # of the groups: more is more than half of what sampling costs
+IDLE = 0.5  # share of groups: above it, more than half of the sampling cost is wasted
 _COLUMNS = 7
 
 
 def padding(subject: Subject) -> Finding:
-    """Places after a completion's end that count as its tokens, in the mask or to a method."""
+    """Check for positions after a completion's end that the mask or a method counts as tokens."""
     mask, there = subject.batch.mask, subject.sequences.completed
     beyond = mask & ~there
     if not is_multi_turn(subject.task):
@@ -52,7 +52,7 @@ def padding(subject: Subject) -> Finding:
 
 
 def _wider(batch: TokenBatch) -> TokenBatch:
-    """The batch with more columns at mask 0."""
+    """The batch with `_COLUMNS` more columns at mask 0."""
     fields: dict[str, Any] = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
     for name, value in fields.items():
         if isinstance(value, torch.Tensor) and value.ndim == 2:
@@ -93,7 +93,7 @@ def eos(subject: Subject) -> Finding:
 
 
 def zero_advantage(subject: Subject) -> Finding:
-    """Groups whose rewards are all equal, which teach nothing."""
+    """Check for groups whose rewards are all equal."""
     graded = subject.graded
     graded = graded if graded.tempered is None else graded[~graded.tempered]
     groups = len(graded.need("group").unique())
@@ -103,9 +103,9 @@ def zero_advantage(subject: Subject) -> Finding:
 def idle_share(
     idle: int, groups: int, figures: dict[str, float], share: str | None = None
 ) -> Finding:
-    """Wrong where more than half of the groups surely have no signal.
+    """Wrong if more than half of the groups have zero advantage, with 97.5% confidence.
 
-    `share` says how many, where they were not counted.
+    `share` is the text for the share, if the groups were not counted.
     """
     reward = figures.get("reward/mean")
     mean = "" if reward is None else f"; mean reward {reward:.2f}"
@@ -122,8 +122,8 @@ def idle_share(
 
 
 def wilson_low(k: int, n: int) -> float:
-    """Lower end of Wilson's 95% interval of a share of k in n."""
-    from scipy.stats import binomtest  # more than a second to import
+    """Lower end of Wilson's 95% interval for k of n."""
+    from scipy.stats import binomtest  # takes more than a second to import
 
     return float(binomtest(k, n).proportion_ci(method="wilson").low) if n else 0.0
 

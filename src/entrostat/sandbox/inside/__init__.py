@@ -1,7 +1,7 @@
-"""What runs in the interpreter that forks programs: the standard library alone, nothing of ours.
+"""Code of the interpreter that forks programs; it imports the standard library alone.
 
-The host starts it as `python -S -P` and speaks to it in frames (`frames`). It forks a program
-(`start`), which goes into namespaces (`jail`) or behind a filter, watches it (`watch`) and says
-what became of it (`zygote`). What a forked process does: run a program, serve a session (`bodies`),
-judge by tests (`judge`).
+The host starts it as `python -S -P` and exchanges frames with it (`frames`). It forks a program
+(`start`), which enters namespaces (`jail`) or a filter, watches it (`watch`), and reports the
+result (`zygote`). A forked process runs a program, serves a session (`bodies`), or runs tests
+(`judge`).
 """

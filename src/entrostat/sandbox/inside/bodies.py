@@ -1,4 +1,4 @@
-"""What a forked process does: run one program, or serve a session, with nothing else to reach."""
+"""Code of a forked process: run one program, or serve a session, in isolation."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from typing import Any, NoReturn
 
 from . import frames
 
-_STACK = 128 << 20  # bytes of a thread's stack at most
+_STACK = 128 << 20  # most bytes of a thread's stack
 OUT_OF_MEMORY = 251  # exit code
-ORDERS, ANSWERS = 4, 5  # descriptors of those who have them
+ORDERS, ANSWERS = 4, 5  # descriptors, if the process has them
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _OURS = os.path.dirname(__file__)
 
 
 def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: int) -> None:
-    """Bound this process and make it look like an interpreter that has just started.
+    """Limit this process and make it look like a newly started interpreter.
 
-    `limits` is `Limits` as a table; a `cpu` of None leaves processor time to the clock. `processes`
-    are those of this user at most; None where that is not what bounds them. `inherited` are bytes
-    of address space that this process has already.
+    `limits` is `Limits` as a dictionary; a `cpu` of None sets no limit of processor time.
+    `processes` is the limit for this user; None for no such limit. `inherited` is the address space
+    that this process already has, bytes.
     """
     bounds = {
         "AS": limits["memory"] + inherited,
@@ -52,7 +52,7 @@ def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: 
             most = resource.getrlimit(kind)[1]
             if most != resource.RLIM_INFINITY:
                 bound = min(bound, most)
-            with suppress(ValueError, OSError):  # macOS knows some by name only
+            with suppress(ValueError, OSError):  # macOS does not implement all of them
                 resource.setrlimit(kind, (bound, bound))
     os.chdir(home)
     os.environ.clear()
@@ -62,14 +62,14 @@ def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: 
     for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
         del sys.modules[name]
     threading.stack_size = _stack_size
-    random.seed(0)  # the same program gives the same twice
+    random.seed(0)  # makes programs reproducible
     gc.enable()
 
 
 def run(source: str, harden: Callable[[], None]) -> NoReturn:
-    """Take the last rights, then run a program as `python program.py` would."""
+    """Drop the remaining rights with `harden`, then run a program like `python program.py`."""
     harden()
-    builtins.open = io.open = _open  # there is no /dev/stdin
+    builtins.open = io.open = _open  # /dev/stdin does not exist here
     _end(execute(source, "<program>", module("__main__")))
 
 
@@ -78,19 +78,19 @@ def _open(file: Any, *arguments: Any, _plain: Any = open, **named: Any) -> Any:
 
 
 def _stack_size(size: int = 0, _plain: Any = threading.stack_size) -> int:
-    """At most what fits in memory: Python's own calls take no room there."""
+    """Cap the stack size so that it fits in memory; Python's own calls do not use that stack."""
     return _plain(min(size, _STACK))
 
 
 def module(name: str) -> dict[str, Any]:
-    """The namespace of a new module that can be found by name."""
+    """Create a module in `sys.modules`; returns its namespace."""
     made = types.ModuleType(name)
     sys.modules[name] = made
     return vars(made)
 
 
 def execute(source: str, name: str, namespace: dict[str, Any]) -> int:
-    """Execute a source; its exit code, 1 for an exception, whose traceback goes to stderr."""
+    """Execute source code; returns the exit code, 1 after an exception (traceback on stderr)."""
     lines = [f"{line}\n" for line in source.splitlines()]
     linecache.cache[name] = (len(source), None, lines, name)
     try:
@@ -108,11 +108,11 @@ def execute(source: str, name: str, namespace: dict[str, Any]) -> int:
 
 
 def say(error: BaseException) -> None:
-    """Print an exception with its traceback, without the frames that are ours."""
+    """Print an exception with its traceback, without the sandbox's own frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
-    with suppress(Exception):  # its own code says what it is
+    with suppress(Exception):  # printing may run the program's code
         traceback.print_exception(type(error), error, trace)
 
 
@@ -128,12 +128,12 @@ def _exit_code(code: object) -> int:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(BaseException):  # closed, replaced, or nobody reads
+        with suppress(BaseException):  # closed, replaced, or without a reader
             stream.flush()
 
 
 def _end(code: int) -> NoReturn:
-    """What an interpreter does at its end."""
+    """Exit as an interpreter does: join threads, run exit functions, flush."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -144,7 +144,7 @@ def _end(code: int) -> NoReturn:
 
 
 def serve(harden: Callable[[], None]) -> NoReturn:
-    """Take the last rights, then execute one source after the other in one namespace."""
+    """Drop the remaining rights with `harden`, then execute sources in one namespace."""
     harden()
     here, namespace, turn = os.getpid(), module("__main__"), 0
     while True:
@@ -154,7 +154,7 @@ def serve(harden: Callable[[], None]) -> NoReturn:
             _end(0)
         code = execute(source, f"<turn {turn}>" if turn else "<setup>", namespace)
         turn += 1
-        if os.getpid() != here:  # a child that the program forked has come back from it
+        if os.getpid() != here:  # a child that the program forked has returned
             _end(code)
         _flush()
         os.write(ANSWERS, json.dumps({"code": code}).encode() + b"\n")

@@ -19,7 +19,7 @@ def send(fd: int, value: Any) -> None:
 
 
 def receive(fd: int) -> Any:
-    """Read a value; EOFError where the other end has closed, ValueError where it is no frame."""
+    """Read a value; EOFError if the other end has closed, ValueError for an invalid frame."""
     (length,) = HEADER.unpack(_exactly(fd, HEADER.size))
     if length > LONGEST:
         raise ValueError(f"a frame of {length} bytes; at most {LONGEST} are read")

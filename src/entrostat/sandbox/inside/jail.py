@@ -1,7 +1,7 @@
-"""The file system that a program in namespaces sees, and the rights it is left with. Linux.
+"""The file system and rights of a program in namespaces. Linux.
 
-A new root on a tmpfs: Python's own files and the system's libraries, read-only; two devices; /proc
-of its own pid namespace alone; and /tmp, the one place to write, of limited size.
+The program has a new root on a tmpfs: Python's own files and the system's libraries, read-only; two
+devices; /proc of its own pid namespace; and /tmp, the only writable place, of limited size.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import sysconfig
 
 from . import kernel
 
-USER = 1000  # inside; outside it is nobody, or, for a user without rights, the user
+USER = 1000  # inside; outside this is nobody if the user is root, else the user
 NOBODY = 65534
 HOME = "/tmp"  # noqa: S108 - the program's own
 _SYSTEM = (
     "/lib", "/lib64", "/usr/lib", "/etc/ld.so.cache", "/usr/share/zoneinfo",
     "/dev/null", "/dev/urandom",
 )  # fmt: skip
-# where the new root is built, seen by nobody else
+# where the new root is built, invisible to others
 _PLACES = ("/tmp", "/mnt", "/srv", "/media", "/opt", "/var/tmp")  # noqa: S108
 _INODES = 4096
 
 
 def visible() -> list[str]:
-    """Paths that a program may read: what Python is made of, and what it loads."""
+    """Paths that a program may read: Python's files and the libraries that it loads."""
     paths: list[str] = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
     if sys.base_prefix != "/usr":
         paths += [os.path.join(sys.base_prefix, name) for name in ("lib", "bin")]
@@ -38,10 +38,10 @@ def visible() -> list[str]:
 
 
 def map_users(pid: int) -> None:
-    """Say who the users of a new user namespace are; called from outside it.
+    """Map the users of a new user namespace; called from outside it.
 
-    Root's programs are nobody's; 0 is root until rights are dropped. Another user's are that
-    user's, for nothing else is allowed.
+    For root, programs run as nobody, and 0 is root until rights are dropped. For another user they
+    run as that user, because the kernel allows no other mapping.
     """
     if os.geteuid() == 0:
         lines = f"0 0 1\n{USER} {NOBODY} 1\n"
@@ -91,7 +91,7 @@ def _bind(path: str, target: str) -> None:
 
 
 def _mount_proc(target: str) -> None:
-    """The /proc of this pid namespace; none where the kernel refuses, as it does in containers."""
+    """Mount the /proc of this pid namespace, unless the kernel denies it, as in containers."""
     os.mkdir(target)
     try:
         flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -101,7 +101,7 @@ def _mount_proc(target: str) -> None:
 
 
 def _no_more_namespaces() -> None:
-    """A namespace within would hand out rights to probe the kernel with; the filter says so too."""
+    """Forbid nested namespaces, whose rights could help attack the kernel; the filter does too."""
     try:
         with open("/proc/sys/user/max_user_namespaces", "w") as file:
             file.write("0")
@@ -110,7 +110,7 @@ def _no_more_namespaces() -> None:
 
 
 def drop_rights() -> None:
-    """Become the user without rights, for good."""
+    """Become the user without rights, permanently."""
     kernel.drop_bounding_set()
     if os.getuid() == 0:
         _become(USER)
@@ -118,7 +118,7 @@ def drop_rights() -> None:
 
 
 def become_nobody() -> None:
-    """The same without namespaces; a user who is not root stays that user."""
+    """Without namespaces: root becomes nobody; any other user stays the same."""
     if os.getuid() == 0:
         _become(NOBODY)
 

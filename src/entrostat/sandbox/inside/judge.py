@@ -1,9 +1,9 @@
-"""Tests in one process, the program in another: it can neither see nor change them.
+"""Tests in one process, the program in another, which can neither see nor change them.
 
-The program's process is forked before the tests arrive. It gets arguments and gives results, as
-JSON; what a test compares is made of plain values alone (`values`), so no object of the program's
-own can claim to equal everything, and no early exit can pass for a success. Tests import the
-program as `solution`, its classes too (`remote`).
+The program's process is forked before the tests arrive. Arguments and results are sent as JSON, and
+tests compare plain values (`values`). So no object of the program can claim to equal everything,
+and an early exit does not count as success. Tests import the program, with its classes, as
+`solution` (`remote`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .values import decode, encode, same
 
 
 def judge(source: str, prelude: str, harden: Callable[[], None]) -> NoReturn:
-    """Fork the program, then receive tests and say which pass.
+    """Fork the program, then receive tests and report which pass.
 
-    `harden` takes the last rights; it is called in both processes, when they need no more.
+    `harden` drops the remaining rights; both processes call it once they need none.
     """
     ours, theirs = socket.socketpair()
     linux = sys.platform == "linux"
     if linux:
-        kernel.set_dumpable(False)  # the program's process may not look into this one
-    sys.set_int_max_str_digits(0)  # JSON's numbers are read as texts
+        kernel.set_dumpable(False)  # the program's process must not inspect this one
+    sys.set_int_max_str_digits(0)  # JSON integers of any length
     if not os.fork():
         os.close(ORDERS)
         ours.close()
@@ -46,7 +46,7 @@ def judge(source: str, prelude: str, harden: Callable[[], None]) -> NoReturn:
         passed, error = _test(Program(ours.fileno(), tests["asserts"]), tests)
     except Gone as reason:
         passed, error = [], str(reason)
-    os.lseek(ORDERS, 0, os.SEEK_SET)  # the file that they came in
+    os.lseek(ORDERS, 0, os.SEEK_SET)  # the file that contained the tests
     frames.send(ORDERS, {"passed": passed, "error": error[:1000]})
     os._exit(0)
 
@@ -58,7 +58,7 @@ def _test(program: Program, tests: dict[str, Any]) -> tuple[list[bool], str]:
     names = {name: program.decoded(value) for name, value in begun["values"]}
     names |= {name: program.decoded(value) for name, value in begun["names"]}
     sys.modules["solution"] = solution(program, names)
-    # what tests compute with is Python's own, whatever the program calls by that name
+    # tests use Python's builtins, even if the program redefines them
     scope = {name: names[name] for name in names if not hasattr(builtins, name)}
     scope |= {"__name__": "tests", "__builtins__": builtins}
     runs: list[Callable[[], Any]] = [
@@ -89,7 +89,7 @@ def _expect(program: Program, name: str, arguments: list[Any], expected: Any) ->
 
 
 class _Objects:
-    """What the tests have been told of, by number."""
+    """Objects that the tests have a handle of, by number."""
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
@@ -111,7 +111,7 @@ def _answer(source: str, prelude: str, fd: int) -> NoReturn:
     scope, objects = module("solution"), _Objects()
     if prelude:
         fallback: dict[str, Any] = {"__name__": "solution"}
-        exec(prelude, fallback)  # noqa: S102 - ours
+        exec(prelude, fallback)  # noqa: S102 - trusted
         scope["__builtins__"] = fallback | vars(builtins)
     here = os.getpid()
     code = execute(source, "<program>", scope)
@@ -149,7 +149,7 @@ def _raised(error: BaseException) -> dict[str, Any]:
 
 
 def _names(kind: type) -> list[str]:
-    """An exception's class and those that it derives from, up to Python's own."""
+    """Names of an exception's class and its bases, up to the first builtin one."""
     names = []
     for one in kind.__mro__:
         names.append(one.__name__)
@@ -178,7 +178,7 @@ def _done(scope: dict[str, Any], objects: _Objects, order: dict[str, Any]) -> di
 
 
 def _function(scope: dict[str, Any], name: str) -> Any:
-    if hasattr(scope.get("Solution"), name):  # as LeetCode has it
+    if hasattr(scope.get("Solution"), name):  # LeetCode's form
         return getattr(scope["Solution"](), name)
     if name not in scope:
         raise NameError(f"name {name!r} is not defined")

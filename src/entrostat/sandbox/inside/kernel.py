@@ -1,7 +1,7 @@
-"""System calls that Python has no function for, through ctypes. Linux.
+"""System calls that Python lacks, through ctypes. Linux.
 
-`os.unshare` came with Python 3.12; mounts, capabilities and seccomp have none. The numbers are
-those of <sched.h>, <sys/mount.h>, <linux/prctl.h> and <linux/seccomp.h>.
+`os.unshare` exists from Python 3.12 on; mounts, capabilities and seccomp have no function. The
+numbers are those of <sched.h>, <sys/mount.h>, <linux/prctl.h> and <linux/seccomp.h>.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import platform
 import signal
 import sys
 
-NAMESPACES = {  # what each keeps apart, and its CLONE_ flag
+NAMESPACES = {  # what each isolates, and its CLONE_ flag
     "user": 0x10000000,
     "pid": 0x20000000,
     "mount": 0x00020000,
@@ -26,13 +26,13 @@ _ATTR_RDONLY, _ATTR_NOSUID, _AT_RECURSIVE = 1, 2, 0x8000
 _MNT_DETACH = 2
 _PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SECCOMP, _NO_NEW_PRIVS, _SUBREAPER = 1, 4, 24, 22, 38, 36
 _FILTER = 2
-# system calls whose numbers differ by processor; `mount_setattr` has one number
+# numbers of system calls; only `mount_setattr` has the same on all processors
 _NUMBERS = {
     "x86_64": {"clone": 56, "pivot_root": 155, "mount_setattr": 442},
     "aarch64": {"clone": 220, "pivot_root": 41, "mount_setattr": 442},
 }
 
-# PyDLL: the interpreter's lock is kept, which the child of `clone` could not take again otherwise
+# PyDLL keeps the GIL, which the child of `clone` could not reacquire
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -63,10 +63,10 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def fork_into(*namespaces: str) -> int:
-    """A child in new namespaces: its pid, 0 in the child. This process must have one thread.
+    """Fork into new namespaces; returns the pid, 0 in the child. Needs a single-threaded process.
 
-    The child is the first process of its pid namespace: when it ends, for whatever reason, the
-    kernel kills all others in it. (`unshare` and a fork could do this once per process only.)
+    The child is the first process of its pid namespace: when it ends, the kernel kills all others
+    in it. (`unshare` plus fork works only once per process.)
     """
     flags = sum(NAMESPACES[name] for name in namespaces) | signal.SIGCHLD
     zero = ctypes.c_long(0)
@@ -80,7 +80,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def make_read_only(path: str) -> None:
-    """Make a mount and all below it read-only, and deaf to set-user-id bits (Linux 5.12)."""
+    """Make a mount and all mounts below it read-only and nosuid (Linux 5.12)."""
     attributes = _Attributes(_ATTR_RDONLY | _ATTR_NOSUID, 0, 0, 0)
     _call(
         "mount_setattr", ctypes.c_int(-100), ctypes.c_char_p(path.encode()),
@@ -90,7 +90,7 @@ def make_read_only(path: str) -> None:
 
 
 def make_root(path: str) -> None:
-    """Make a mount the root directory; what was it before is out of reach."""
+    """Make a mount the root directory; the old root becomes unreachable."""
     os.chdir(path)
     here = ctypes.c_char_p(b".")
     _call("pivot_root", here, here)
@@ -109,7 +109,7 @@ def _prctl(option: int, value: int = 0, pointer: object = None) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL when the parent ends; forgotten when this process changes its user."""
+    """Get SIGKILL when the parent ends; reset when this process changes its user."""
     _prctl(_PDEATHSIG, signal.SIGKILL)
 
 
@@ -119,32 +119,32 @@ def adopt_orphans() -> None:
 
 
 def set_dumpable(value: bool) -> None:
-    """Whether other processes of this user may look into this one (ptrace, /proc/PID)."""
+    """Set whether other processes of this user may inspect this one (ptrace, /proc/PID)."""
     _prctl(_DUMPABLE, int(value))
 
 
 def forbid_new_rights() -> None:
-    """No program that this process starts gets more rights than it has."""
+    """Forbid programs that this process starts to gain rights."""
     _prctl(_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for good."""
+    """Give up all capabilities, permanently."""
     header = _CapabilityHeader(0x20080522, 0)
     none = (ctypes.c_uint32 * 6)()
     _checked(_libc.capset(ctypes.byref(header), ctypes.byref(none)), "capset")
 
 
 def drop_bounding_set() -> None:
-    """Nor will any program bring one back."""
+    """Empty the capability bounding set, so that no program can regain a capability."""
     for capability in range(64):
         try:
             _prctl(_CAPBSET_DROP, capability)
-        except OSError:  # the last one that this kernel knows
+        except OSError:  # past the kernel's last capability
             return
 
 
 def install_filter(instructions: bytes) -> None:
-    """Have the kernel judge every system call from here on by a BPF program."""
+    """Have the kernel filter all further system calls by a BPF program."""
     program = _Program(len(instructions) // 8, instructions)
     _prctl(_SECCOMP, _FILTER, ctypes.byref(program))

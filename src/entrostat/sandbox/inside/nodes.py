@@ -1,7 +1,7 @@
-"""LeetCode's linked lists and trees as its tests write them: lists, level by level, null for none.
+"""LeetCode's linked lists and trees, which tests write as lists: level by level, null for none.
 
-`head: Optional[ListNode]` of [1, 2], `root: Optional[TreeNode]` of [1, null, 2]. All else is given
-as it is.
+[1, 2] becomes `head: Optional[ListNode]`, [1, null, 2] becomes `root: Optional[TreeNode]`. Other
+values are passed unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LIST = re.compile(r"\b[Ll]ist\[")
 
 
 def called(function: Callable[..., Any], arguments: list[Any], classes: dict[str, Any]) -> Any:
-    """What a function gives, nodes as lists; of None it is the first argument, changed in place.
+    """Call a function; returns its result, or for `-> None` the first argument; nodes as lists.
 
     `classes` has the program's `ListNode` and `TreeNode`.
     """
@@ -37,7 +37,7 @@ def _kind(text: str) -> str | None:
 
 
 def _made(value: Any, text: str, classes: dict[str, Any]) -> Any:
-    """A test's value as the parameter's kind of node, or a list of such."""
+    """Convert a test's value to the parameter's kind of node, or to a list of nodes."""
     kind = _kind(text)
     if kind is None or not (value is None or isinstance(value, list)):
         return value
@@ -66,7 +66,7 @@ def _tree(values: list[Any], node: Any) -> Any:
 
 
 def _told(value: Any, text: str) -> Any:
-    """A result as a test has it; None of a kind of node is the empty list."""
+    """Convert a result to a test's form; None, if annotated as a node, becomes the empty list."""
     name = type(value).__name__
     if isinstance(value, list) and any(type(one).__name__ in KINDS for one in value):
         return [_told(one, "") for one in value]

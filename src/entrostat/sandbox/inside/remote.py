@@ -1,8 +1,8 @@
-"""What tests hold of a program in another process: its functions, its classes, their instances.
+"""Proxies, for tests, of a program's functions, classes and instances in another process.
 
-Everything asked of them is done over there. Three things a program cannot say: that an object of
-its own equals plain data or is larger (the object's plain form is compared here), that a class is
-one that the tests know by name, and that it has raised what it has not.
+Every operation on a proxy runs in the program's process. A program cannot fake three things: that
+its object equals or exceeds plain data (the object's plain form is compared here), that a class is
+one that the tests name, and that it raised an exception that it did not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from . import frames
 from .values import decode, encode
 
-# what may be done with an object, by the method that asks for it
+# operations on an object, by method
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift".split()
 DONE: dict[str, Callable[..., Any]] = {
@@ -40,7 +40,7 @@ DONE: dict[str, Callable[..., Any]] = {
        for name in _ARITHMETIC},
 }  # fmt: skip
 
-FREE = "*"  # functions, classes, iterators, ... : whatever is of no class of the program's own
+FREE = "*"  # functions, classes, iterators, ...: objects whose class is not the program's own
 _OF_FREE = frozenset(
     f"__{name}__"
     for name in "call getattr setattr dir len iter next getitem bool str repr hash "
@@ -53,19 +53,19 @@ class Gone(BaseException):
 
 
 class Program:
-    """A program, seen from its tests, whose sources name the classes that may be looked at."""
+    """A program, as its tests see it; `tests` are sources, which name the visible classes."""
 
     def __init__(self, fd: int, tests: list[str]) -> None:
         self._fd = fd
         self._named = frozenset(filter(_is_class, set().union(*map(_names, tests))))
         self._objects: dict[Any, Any] = {}
-        self.begun = self._frame()  # what it defines, or what it raised
+        self.begun = self._frame()  # the program's definitions, or its exception
 
     def ask(self, do: str, *arguments: Any, **named: Any) -> Any:
-        """What comes of doing something over there; lists and tables are changed as it has them.
+        """Run an operation in the program's process; also updates lists and tables in place.
 
         Raises:
-            Exception: the one of Python's that it raised, or derived its own from.
+            Exception: the builtin that the program raised, or that its exception derives from.
             Gone: the program has ended.
         """
         try:
@@ -102,7 +102,7 @@ class Program:
         return decode(["o", parts]) if plain is None else decode(plain)
 
     def _class(self, names: list[str]) -> type[BaseException]:
-        """An exception's class: one that the tests name is made here, else Python's own below."""
+        """An exception's class: made here if the tests name it, else its nearest builtin base."""
         name, *bases = names
         ours = getattr(builtins, name, None)
         if isinstance(ours, type) and issubclass(ours, Exception) and ours is not Exception:
@@ -120,13 +120,13 @@ class Program:
         try:
             if kind is not Exception or names[0] == "Exception":
                 return kind(text)
-        except TypeError:  # UnicodeDecodeError takes more
+        except TypeError:  # UnicodeDecodeError takes more arguments
             pass
         return RuntimeError(f"{names[0]}: {text}")
 
 
 def _names(source: str) -> set[str]:
-    """The names in a source, also behind a dot."""
+    """The names in a source, including attributes."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
@@ -141,7 +141,7 @@ def _is_class(name: str) -> bool:
 
 
 class Remote:
-    """An object of the program's; a `free` one is of no class that the tests name."""
+    """A proxy of the program's object; it is `free` if its class is not the program's own."""
 
     __slots__ = ("_free", "_number", "_program")
     _free: bool
@@ -157,7 +157,7 @@ def _forward(name: str) -> Callable[..., Any]:
     def method(self: Remote, *arguments: Any, **named: Any) -> Any:
         if self._free and name not in _OF_FREE:
             raise TypeError("an object of no class that the tests name")
-        if name == "__iter__":  # also of one that has only __getitem__
+        if name == "__iter__":  # also for objects with only __getitem__
             return iter(_items(self))
         if name == "__exit__":
             arguments = (None, None, None)
@@ -195,7 +195,7 @@ for _name in DONE:
 
 
 def _sent(value: Any) -> Any:
-    """Arguments as they travel, the program's own objects as its numbers."""
+    """Encode arguments; proxies become the program's numbers."""
     return encode(value, lambda one, plain: ["o", [_number(one), "", None, None]])
 
 
@@ -206,7 +206,7 @@ def _number(value: Any) -> int:
 
 
 def module(program: Program, names: dict[str, Any]) -> types.ModuleType:
-    """The module `solution` of tests: what the program defines, and no more."""
+    """The module `solution` of tests, with the program's definitions only."""
     made = types.ModuleType("solution")
     vars(made).update(names)
     return made

@@ -1,4 +1,4 @@
-"""Forking a program into its isolation, and ending it with all that it has started."""
+"""Forking a program into isolation, and ending it with all its descendants."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ from typing import Any, NoReturn
 from . import jail, kernel
 from .bodies import ANSWERS, settle
 
-_TOLD = 3  # descriptor: what a process says before it becomes the program
+_TOLD = 3  # descriptor: messages of the process before the program starts
 _LINUX = sys.platform == "linux"
 
 
 @dataclass
 class Isolation:
     mode: str  # "namespaces", "seccomp" or "unsafe"
-    paths: list[str]  # with namespaces, what a program may read
-    filter: bytes  # instructions of the filter of system calls, b"" for none
+    paths: list[str]  # paths that a program may read, with namespaces
+    filter: bytes  # BPF instructions, b"" for no filter
     inherited: int  # bytes of address space that a program starts with
 
 
 @dataclass
 class Started:
-    """A program that runs, and our ends of its pipes."""
+    """A running program, and the host's ends of its pipes."""
 
-    pid: int  # its process; with namespaces the first of its pid namespace, so that all end with it
-    # stdin, stdout, stderr, what went wrong before it ran, orders, answers; -1 for those that it
-    # lacks
+    pid: int  # with namespaces, the first process of its pid namespace, so all end with it
+    # stdin, stdout, stderr, errors before the program started, orders, answers; -1 for missing ones
     pipes: list[int]
-    home: str  # its directory as it is here, "" where it has none of its own
-    mode: str  # its isolation's
-    files: int = -1  # the same, open, where it serves; else -1
-    broken: str = ""  # why it could not be isolated; "" where it was
+    home: str  # path of its own directory outside, "" if it has none
+    mode: str  # of its isolation
+    files: int = -1  # open descriptor of its directory, with namespaces if it serves; else -1
+    broken: str = ""  # why it could not be isolated; "" if it was
     _ended: tuple[int, float] | None = None
 
     def ended(self) -> tuple[int, float] | None:
@@ -52,7 +51,7 @@ class Started:
         return self._ended
 
     def end(self) -> None:
-        """Kill it and all that it has started, and wait until they are gone."""
+        """Kill the program and its descendants, and wait until they are gone."""
         if self.mode != "namespaces":
             _end_tree(self.pid, self._ended is None)
         elif self._ended is None:
@@ -69,13 +68,13 @@ def start(
     isolation: Isolation, limits: dict[str, Any], body: Callable[[Callable[[], None]], NoReturn],
     orders: int | None = None, serves: bool = False,
 ) -> Started:  # fmt: skip
-    """Fork a program; it runs, or could not be isolated, when this returns.
+    """Fork a program; on return it runs, or its isolation has failed.
 
-    `body` is what it does; called with what takes its last rights. `orders` is a descriptor for it,
-    which it takes over; a program that `serves` has pipes for orders and answers.
+    `body` is called in the process, with a function that drops its remaining rights. `orders` is a
+    descriptor that it takes over. A program that `serves` has pipes for orders and answers.
     """
     ends = [os.pipe() for _ in range(3)]
-    ends[0] = ends[0][::-1]  # stdin, which it reads
+    ends[0] = ends[0][::-1]  # stdin has the opposite direction
     told, tell = socket.socketpair()
     ends.append((told.detach(), tell.detach()))
     if serves:
@@ -100,7 +99,7 @@ def start(
         started.broken = f"naming the users of a namespace: {error}"
     finally:
         os.close(go)
-    with socket.socket(fileno=os.dup(ours[_TOLD])) as end:  # until it closes its end
+    with socket.socket(fileno=os.dup(ours[_TOLD])) as end:  # until the program closes its end
         said, fds, _, _ = socket.recv_fds(end, 1, 1)
         started.files = fds[0] if fds else -1
         while data := end.recv(1000):
@@ -113,7 +112,7 @@ def _live(
     isolation: Isolation, limits: dict[str, Any], body: Callable[[Callable[[], None]], NoReturn],
     fds: list[int], hear: int, home: str, serves: bool,
 ) -> NoReturn:  # fmt: skip
-    """The program's process: isolates itself, then does what it is for."""
+    """The program's process: isolates itself, then calls `body`."""
     try:
         apart, hear = isolation.mode == "namespaces", _arrange([*fds, hear])
         if os.read(hear, 1) != b"!":
@@ -131,11 +130,11 @@ def _live(
                 jail.become_nobody()
         if _LINUX:
             kernel.forbid_new_rights()
-            kernel.set_dumpable(True)  # as changing the user has it no more
+            kernel.set_dumpable(True)  # changing the user has reset it
             kernel.die_with_parent()
             if _closed(_TOLD):
                 os._exit(1)
-        # without namespaces of its own it shares its user's processes
+        # without namespaces, the limit would count all processes of the user
         settle(limits, home or "/", limits["processes"] if apart else None, isolation.inherited)
     except BaseException as error:
         with suppress(OSError):
@@ -150,7 +149,7 @@ def _live(
 
 
 def _arrange(fds: list[int]) -> int:
-    """Have these descriptors as 0, 1, 2, ... and no others; the last."""
+    """Renumber descriptors to 0, 1, 2, ... and close all others; returns the last."""
     high = [os.dup2(fd, 200 + at, inheritable=False) for at, fd in enumerate(fds)]
     for at, fd in enumerate(high):
         os.dup2(fd, at, inheritable=at < _TOLD)
@@ -159,7 +158,7 @@ def _arrange(fds: list[int]) -> int:
 
 
 def _tell(word: bytes, path: str) -> None:
-    """Say something, and hand over a directory."""
+    """Send a message, and a descriptor of a directory."""
     fds = [os.open(path, os.O_RDONLY | os.O_DIRECTORY)] if path else []
     with socket.socket(fileno=os.dup(_TOLD)) as end:
         socket.send_fds(end, [word], fds)
@@ -168,19 +167,19 @@ def _tell(word: bytes, path: str) -> None:
 
 
 def _closed(fd: int) -> bool:
-    """Whether nobody has the other end any more."""
+    """Whether the other end is closed."""
     watch = select.poll()
     watch.register(fd, 0)
     return bool(watch.poll(0))
 
 
 def _end_tree(pid: int, unreaped: bool) -> None:
-    """Kill a process with its group, and its descendants wherever they have gone."""
+    """Kill a process with its group, and its descendants in other groups."""
     if unreaped:
         with suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
     with suppress(ChildProcessError):
-        while True:  # orphans become our children (`adopt_orphans`)
+        while True:  # orphans become children of this process (`adopt_orphans`)
             for other in descendants(os.getpid()):
                 with suppress(OSError):
                     os.kill(other, signal.SIGKILL)
@@ -189,7 +188,7 @@ def _end_tree(pid: int, unreaped: bool) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes below one, as far as /proc tells."""
+    """Descendants of a process, by /proc."""
     found, todo = [], [pid]
     while todo:
         at = todo.pop()

@@ -1,7 +1,7 @@
-"""Values as JSON between a program's process and its tests', and when two are the same.
+"""JSON encoding of values between a program's process and its tests', and their equality.
 
-Plain data travels by value, so what a test compares is made of Python's own types alone. Anything
-else stays with the program and travels as a handle: ["o", [number, class, exception, plain]].
+Plain data is sent by value, so a test compares builtin types only. Other objects stay in the
+program's process and are sent as handles: ["o", [number, class, exception, plain]].
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-# a subclass is told as what it derives from, by that one's own means
+# a subclass is converted by the methods of its builtin base
 _PLAIN: dict[type[Any], Callable[[Any], Any]] = {
     bool: bool, int: int.__int__, float: float.__float__, str: str.__str__,
 }  # fmt: skip
 _SERIES: dict[str, type[Any]] = {
     "l": list, "t": tuple, "s": set, "f": frozenset, "q": deque,
 }  # fmt: skip
-# values of the standard library: the word, what says it, what makes it again
+# types of the standard library: (tag, encoder, decoder)
 _WORDS: dict[type[Any], tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     complex: ("c", lambda x: [x.real, x.imag], lambda parts: complex(*parts)),
     bytes: ("b", bytes.hex, bytes.fromhex),
@@ -41,10 +41,10 @@ _MADE = {word: make for word, _, make in _WORDS.values()}
 
 
 def encode(value: Any, handle: Callable[[Any, Any], Any] | None = None) -> Any:
-    """A value as JSON, what JSON has no word for as [kind, parts].
+    """Encode a value as JSON; types that JSON lacks become [kind, parts].
 
-    `handle` makes a handle of an object and its plain form (None without one); without it what is
-    no plain data raises TypeError.
+    `handle` makes a handle from an object and its plain form (or None); without `handle` anything
+    but plain data raises TypeError.
     """
     if handle is not None and type(value).__module__ == "solution":
         try:
@@ -70,9 +70,9 @@ def encode(value: Any, handle: Callable[[Any, Any], Any] | None = None) -> Any:
 
 
 def decode(value: Any, found: Callable[[list[Any]], Any] | None = None) -> Any:
-    """What `encode` encoded, made of Python's own types alone.
+    """Decode the result of `encode` to builtin types.
 
-    `found` makes of a handle's parts what stands for it.
+    `found` maps a handle's parts to an object.
     """
     if not isinstance(value, list):
         return value
@@ -89,10 +89,10 @@ def decode(value: Any, found: Callable[[list[Any]], Any] | None = None) -> Any:
 
 
 def same(got: Any, expected: Any) -> bool:
-    """Whether a result is the expected one, which JSON has said.
+    """Whether a result equals the expected value, which comes from JSON.
 
-    A tuple equals a list, a number that is a key its text, floats are equal to 1e-9, and True is
-    not 1.
+    A tuple equals a list, a numeric key its string, floats are equal within 1e-9, and True is not
+    1.
     """
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         return len(got) == len(expected) and all(map(same, got, expected))

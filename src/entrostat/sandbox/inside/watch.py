@@ -1,4 +1,4 @@
-"""Watching a program: its output, its clock, its memory."""
+"""Watching a program: its output, time and memory."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from .bodies import OUT_OF_MEMORY
 from .start import Started, descendants
 
 _STDIN, _STDOUT, _STDERR, _ANSWERS, _END, _HOST = 0, 1, 2, 5, -1, -2
-_ANSWER = 1024  # bytes that are read of a session's answer at most
-_LOOK = 0.05  # seconds between looks at how much memory all processes take
+_ANSWER = 1024  # most bytes of a session's answer
+_LOOK = 0.05  # seconds between checks of the memory of all processes
 _PAGE = resource.getpagesize()
 
 
-class HostGone(Exception):  # noqa: N818 - no error, an end
-    """Nobody waits for the result any more."""
+class HostGone(Exception):  # noqa: N818 - not an error
+    """The host no longer waits for the result."""
 
 
 @dataclass
 class Watch:
     """One run of a program, or one turn of a session."""
 
-    started: Started  # what to watch
-    limits: dict[str, Any]  # `Limits` as a table
-    host: int  # a descriptor that becomes readable when nobody waits any more
-    inherited: int  # bytes of private memory that each process shares with us
+    started: Started  # the program
+    limits: dict[str, Any]  # `Limits` as a dictionary
+    host: int  # descriptor that becomes readable when the host has gone
+    inherited: int  # bytes of private memory that each process shares with this one
     _texts: dict[int, bytearray] = field(default_factory=dict)
     _said: bytearray = field(default_factory=bytearray)
     _cut: bool = False
 
     def run(self, stdin: bytes | None) -> dict[str, Any]:
-        """Feed a program until it ends or must be ended; `Result` as a table.
+        """Feed a program until it ends or exceeds a limit; returns `Result` as a dictionary.
 
-        Without `stdin` it waits for a session's answer to an order: "over" says that it ended.
+        Without `stdin`, wait for a session's answer to an order; "over" is True if it has ended.
         """
         serves = stdin is None
         began, wall = time.monotonic(), self.limits["wall"]
@@ -83,7 +83,7 @@ class Watch:
             os.close(end)
         if serves and failure is None and b"\n" not in self._said:
             os.set_blocking(pipes[_ANSWERS], False)
-            with suppress(BlockingIOError):  # it may have answered and then ended
+            with suppress(BlockingIOError):  # the session may have answered and then ended
                 while b"\n" not in self._said and len(self._said) <= _ANSWER:
                     if not self._read(_ANSWERS):
                         break
@@ -91,7 +91,7 @@ class Watch:
         return self._drained(self._result(failure) | {"seconds": time.monotonic() - began})
 
     def _drained(self, result: dict[str, Any]) -> dict[str, Any]:
-        """With what is still in the pipes."""
+        """Add the output that is still in the pipes."""
         for at in (_STDOUT, _STDERR):
             os.set_blocking(self.started.pipes[at], False)
             with suppress(BlockingIOError):
@@ -110,11 +110,11 @@ class Watch:
             return left[os.write(self.started.pipes[_STDIN], left[: 1 << 16]) :]
         except BlockingIOError:
             return left
-        except OSError:  # it has closed its stdin
+        except OSError:  # the program has closed its stdin
             return left[:0]
 
     def _read(self, at: int) -> int:
-        """Bytes that came, kept as far as they may."""
+        """Read from a pipe and keep the data up to its limit; returns the number of bytes read."""
         data = os.read(self.started.pipes[at], 1 << 16)
         kept = self._texts.get(at, self._said)
         most = self.limits["output"] if at in self._texts else _ANSWER
@@ -126,9 +126,9 @@ class Watch:
         return f"it wrote more than {self.limits['output']} bytes"
 
     def _memory(self) -> tuple[str, str] | None:
-        """What all its processes take together; each is bounded by the kernel."""
+        """Failure if all processes together exceed the memory; the kernel limits each one."""
         pids, total = [self.started.pid, *descendants(self.started.pid)], 0
-        if len(pids) > self.limits["processes"]:  # with namespaces the kernel refuses them
+        if len(pids) > self.limits["processes"]:  # with namespaces the kernel enforces this
             return "killed", f"it had more than {self.limits['processes']} processes"
         if len(pids) > 1:
             for pid in pids:
@@ -141,7 +141,7 @@ class Watch:
         return "out of memory", f"its {len(pids)} processes took {total >> 20} MiB together"
 
     def _result(self, failure: tuple[str, str] | None) -> dict[str, Any]:
-        """How it ended, or what a session's program says."""
+        """How the program ended, or the session's answer."""
         result: dict[str, Any] = {"code": None, "failure": None, "detail": "", "over": True}
         if failure is not None:
             return result | {"failure": failure[0], "detail": failure[1]}
@@ -164,7 +164,7 @@ class Watch:
         if code >= 0:
             return {"code": code}
         by = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        # the limit counts whole ticks, these seconds do not: on a busy machine they differ by much
+        # the limit counts whole ticks, these seconds do not; they differ much on a busy machine
         if by in ("SIGKILL", "SIGXCPU") and seconds >= 0.5 * (limits["cpu"] or math.inf):
             words = f"it took more than {limits['cpu']:g} s of processor time"
             return {"failure": "timed out", "detail": words}

@@ -1,4 +1,4 @@
-"""The process that programs are forked from: one at a time, as the host orders."""
+"""The process that forks programs, one at a time, on orders from the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .judge import judge
 from .start import Isolation, Started, start
 from .watch import HostGone, Watch
 
-# programs find these imported; behind the filter alone there are no others
+# imported before forking; with the filter alone programs can import nothing else
 PRELOADED = """
 abc argparse array ast base64 binascii bisect builtins calendar cmath codecs collections
 collections.abc colorsys contextlib copy csv ctypes dataclasses datetime decimal difflib enum errno
@@ -32,22 +32,22 @@ stringprep struct subprocess sys tempfile textwrap threading time timeit token t
 types typing unicodedata unittest urllib.parse uuid warnings weakref zlib zoneinfo
 """.split()
 
-_DEEPEST = 30  # directories within each other that are looked into
+_DEEPEST = 30  # deepest nesting of directories that are read
 
 
 def main(fd: int, mode: str, code: str) -> None:
     for name in PRELOADED:
-        with suppress(ImportError):  # an interpreter may be built without some
+        with suppress(ImportError):  # some may be missing in an interpreter
             importlib.import_module(name)
-    sys.modules["site"].setquit()  # exit() and quit(), which -S leaves out
+    sys.modules["site"].setquit()  # exit() and quit(), which -S omits
     time.tzset()
-    "".encode("idna")  # encodings are imported when used
+    "".encode("idna")  # loads an encoding that is imported on use
     if sys.platform == "linux":
         kernel.adopt_orphans()
     isolation = Isolation(mode, jail.visible(), base64.b64decode(code), 0)
     gc.collect()
     gc.disable()
-    gc.freeze()  # a collection would touch, and so copy, every shared page
+    gc.freeze()  # a garbage collection would write to, and so copy, every shared page
     zygote = _Zygote(fd, isolation)
     try:
         while True:
@@ -80,7 +80,7 @@ class _Zygote:
         return self._one(started, limits, stdin)
 
     def do_judge(self, program: str, prelude: str, limits: dict[str, Any]) -> dict[str, Any]:
-        """Run a program and tests, which come in a file that we hand on and never read."""
+        """Run a program and tests; the tests' file is passed on without being read here."""
         with socket.socket(fileno=os.dup(self._fd)) as host:
             _, fds, _, _ = socket.recv_fds(host, 1, 1)
         limits = limits | {"processes": limits["processes"] + 1}
@@ -116,7 +116,7 @@ class _Zygote:
         return result
 
     def do_files(self) -> dict[str, str]:
-        """The regular files that the session has written, as text."""
+        """Texts of the regular files that the session has written, by path."""
         found: dict[str, str] = {}
         if self._session is not None:
             home = self._session.home
@@ -134,7 +134,7 @@ class _Zygote:
 
 
 def _read_files(folder: int, prefix: str, found: dict[str, str], left: int) -> int:
-    """Read a directory of a program's, which may hold anything; bytes that may still be read."""
+    """Read a program's untrusted directory into `found`; returns the remaining byte budget."""
     for name in sorted(os.listdir(folder)) if prefix.count("/") < _DEEPEST else ():
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         with suppress(OSError):
@@ -143,7 +143,7 @@ def _read_files(folder: int, prefix: str, found: dict[str, str], left: int) -> i
                 status = os.fstat(fd)
                 if stat.S_ISDIR(status.st_mode) and status.st_dev == os.fstat(folder).st_dev:
                     left = _read_files(fd, f"{prefix}{name}/", found, left)
-                elif stat.S_ISREG(status.st_mode) and status.st_size <= left:  # it may have holes
+                elif stat.S_ISREG(status.st_mode) and status.st_size <= left:  # it may be sparse
                     with open(fd, "rb", closefd=False) as file:
                         found[prefix + name] = file.read().decode(errors="replace")
                     left -= status.st_size
@@ -152,4 +152,4 @@ def _read_files(folder: int, prefix: str, found: dict[str, str], left: int) -> i
     return left
 
 
-assert ctypes  # loaded before programs are forked, for the filter
+assert ctypes  # imported before forking, for the filter
