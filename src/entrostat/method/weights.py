@@ -80,11 +80,11 @@ class GroupMean(Method):
     """Equal weight for groups: the mean over a group's tokens, then over groups (STEER Eq. 1).
 
     STEER divides by the sum of the response lengths of a group, `token_mean` by all N tokens of the
-    minibatch. A token of group g is weighted N / (G L_g), L_g the tokens of g and G the groups that
-    the minibatch has, so that the weighted token mean is that of Eq. 1 and the mean weight is 1.
+    minibatch. A token of group g is weighted N / (G L_g), L_g the tokens of g and G the groups in
+    the minibatch, so that the weighted token mean is that of Eq. 1 and the mean weight is 1.
 
-    Of a group that a minibatch has in part, L_g counts this part. Terms added to the loss keep
-    their own mean.
+    For a group split between minibatches, L_g counts the part in this one. Terms added to the loss
+    keep their own mean.
     """
 
     paper: ClassVar[str] = "STEER Eq. 1"
