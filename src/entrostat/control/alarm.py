@@ -129,7 +129,7 @@ class Alarm:
 
     @property
     def trusted(self) -> bool:
-        """Whether entropy is within half of the margin between target and band, or on its way."""
+        """Whether entropy is on its way to the target, or within half of the margin around it."""
         if self.target is None:
             return False
         (low, high), level = self.band, float(np.mean(self.recent))

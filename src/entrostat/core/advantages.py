@@ -109,7 +109,7 @@ def _grpo_passk(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: fl
 
 
 def _exact_zero(centred: Tensor, rewards: Tensor, groups: Groups) -> Tensor:
-    """Set groups of equal rewards to exactly 0; a rounded mean (three times .1) leaves a rest."""
+    """Set groups of equal rewards to exactly 0; a rounded mean of three times .1 does not."""
     return torch.where(groups.varies(rewards), centred, 0)
 
 

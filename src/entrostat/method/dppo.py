@@ -14,7 +14,7 @@ from .ratios import ratio_of
 
 @dataclass(frozen=True)
 class Dppo(Surrogate):
-    """DPPO: masks tokens whose probability moved too far by a divergence, not by the ratio.
+    """DPPO: masks tokens by the divergence of their probabilities, not by the ratio.
 
     -sg(min(r, cap)) M A lp. M = 0 if the token's probability p rose (A > 0) or fell (A <= 0) by
     more than the bound (arXiv 2602.04879). With p0 the old probability the distance is |p - p0|

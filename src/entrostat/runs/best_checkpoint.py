@@ -73,7 +73,7 @@ def rewrite(run: Path, save: Callable[[Path], None]) -> None:
 
 
 def write_model(place: Path, save: Callable[[Path], None], seal: str) -> None:
-    """Atomically replace a model and its seal."""
+    """Write a model and its seal atomically, replacing another."""
 
     def write(directory: Path) -> None:
         save(directory)
