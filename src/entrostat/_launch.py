@@ -1,21 +1,21 @@
-"""Who started this process: a user, a study, or a launcher of several ranks."""
+"""How this process was started: by a user, a study, or a launcher of several ranks."""
 
 from __future__ import annotations
 
 import os
 
-STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # its process, set for its trainings
+STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # the study's process id, set for its trainings
 
 
 def is_main() -> bool:
-    """Whether this process shows and writes: alone, or the first of those launched together."""
+    """Whether this process prints and writes: a single process, or rank 0 of a launch."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def study_of() -> int | None:
-    """The study that started this process, which ends with it and takes the threads it was given.
+    """The process id of the study that started this process; None without a study.
 
-    None where a user did.
+    A study's training ends with the study and uses the threads that it was given.
     """
     said = os.environ.get(STARTED_BY_A_STUDY, "")
     return int(said) if said.isascii() and said.isdecimal() else None

@@ -1,7 +1,7 @@
 """Old import paths: `entrostat.hosts.trl` is `entrostat.trainers.trl`, and so on.
 
-An old name gives the very module of the new one, with a DeprecationWarning, so that saved veRL
-commands and users' imports go on working.
+An old name gives the same module object as the new one, with a DeprecationWarning, so that saved
+veRL commands and users' imports keep working.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-# what has kept its name, by the old package and the new one
+# modules that kept their name, by (old package, new package)
 _KEPT = {
     ("", "core"): "batch loss objective stats",
     ("hosts", "core"): "mismatch probe rollouts",
@@ -79,12 +79,12 @@ MOVED = {
     for name in names.split()
 }
 
-# names that have moved by themselves, and the modules that they are in
+# names that moved individually, and their present modules
 _MOVED_NAMES = {"entrostat.diagnosis.doctor.examine": "entrostat.trainers.lab"}
 
 
 def new_name(name: str) -> str | None:
-    """The present name of a module that has moved, by the longest old name that it begins with.
+    """The present name of a moved module, by the longest old prefix.
 
     Example:
         >>> new_name("entrostat.hosts.trl.trainer")
@@ -101,7 +101,7 @@ def new_name(name: str) -> str | None:
 
 
 def moved(module: str, name: str) -> Any:
-    """A name that has moved out of a module: for that module's `__getattr__`."""
+    """Look up a name that has moved out of a module, for that module's `__getattr__`."""
     home = _MOVED_NAMES.get(f"{module}.{name}")
     if home is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -110,7 +110,7 @@ def moved(module: str, name: str) -> Any:
 
 
 class _Alias(Loader):
-    """Gives a module that is loaded already, as it is."""
+    """Loader that returns an already loaded module."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
@@ -119,7 +119,7 @@ class _Alias(Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # importlib has set that of the old name
+        module.__spec__ = self._spec  # importlib has set the old name's spec
 
 
 class _Finder(MetaPathFinder):
@@ -134,6 +134,6 @@ class _Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """Make the old names importable; once."""
+    """Install the import finder for old names, if it is not installed yet."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

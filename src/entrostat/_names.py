@@ -1,11 +1,11 @@
-"""One wording for a name that does not exist."""
+"""Error messages for unknown names."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-ELSEWHERE = {  # how TRL and veRL call what we have under another name
+ELSEWHERE = {  # names in TRL and veRL -> ours
     "learning_rate": "optim.lr",
     "adam_beta1": "optim.betas",
     "lr_scheduler_type": "optim.schedule",
@@ -35,10 +35,10 @@ ELSEWHERE = {  # how TRL and veRL call what we have under another name
 
 
 def close(given: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """The names that are spelled most like `given`, whatever its case; the closest first.
+    """The names closest in spelling to `given`, ignoring case; closest first.
 
-    What other trainers call so, where it is among the names, comes before all; then names whose
-    last part is the given one (`optim.lr` for `lr`).
+    Our name for another trainer's term comes first; then names whose last part is the given one
+    (`optim.lr` for `lr`).
     """
     lower: dict[str, str] = {}
     for name in names:
@@ -55,10 +55,10 @@ def nearest(given: str, names: Iterable[str]) -> str | None:
 
 
 def unknown(kind: str, given: str, names: Iterable[str], listed: str | None = None) -> str:
-    """One line: what was given, the nearest name, what exists.
+    """One line: the given name, the nearest name, the existing names.
 
-    Where there are too many names for a line, `listed` is a sentence that says where they are; the
-    line then names the closest few.
+    If there are too many names for one line, `listed` is a sentence on where to find them; the line
+    then has the closest few.
     """
     names = sorted(names)
     guesses = close(given, names)
@@ -72,10 +72,10 @@ def unknown(kind: str, given: str, names: Iterable[str], listed: str | None = No
 def refuse_options(
     words: Iterable[str], verb: str, known: Iterable[str], listed: str = "--help"
 ) -> None:
-    """Refuse an unknown option; the option `listed` prints all that there are.
+    """Raise on an unknown option; the option `listed` prints all options.
 
     Raises:
-        ValueError: names the option and the nearest.
+        ValueError: an unknown option; the message has the nearest one.
     """
     names = {name.replace("-", "_"): name for name in known}
     for word in words:

@@ -1,8 +1,8 @@
-"""What others wrote: modules named as MODULE:NAME, and names that installed packages offer.
+"""Third-party code: modules named as MODULE:NAME, and entry points of installed packages.
 
 A package offers a name by an entry point of the group `entrostat.methods`, `entrostat.tasks` or
-`entrostat.graders`. Which names there are is read from the packages' metadata; a package is
-imported when one of its names is used. A name that entrostat has itself is never a package's.
+`entrostat.graders`. The names are read from the packages' metadata; a package is imported when one
+of its names is used. entrostat's own names take precedence.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Offer:
     """A name that an installed package offers."""
 
     kind: str  # "method", "task" or "grader"
-    name: str  # how it is asked for
-    target: str  # MODULE:NAME of what it stands for
-    package: str  # the distribution that was installed, with its version
+    name: str  # the name that users write
+    target: str  # MODULE:NAME of its object
+    package: str  # the installed distribution, with its version
 
     @property
     def whose(self) -> str:
@@ -37,19 +37,19 @@ class Offer:
         return f"{self.kind} {self.name!r} of the package {self.package} ({self.target})"
 
     def load(self) -> Any:
-        """What it stands for; its module is imported.
+        """Import the module and return the object.
 
         Raises:
             ValueError: importing it raised, or the module has no such name.
         """
         try:
             return EntryPoint(self.name, self.target, f"entrostat.{self.kind}s").load()
-        except Exception as error:  # whatever a package's module raises is about that package
+        except Exception as error:  # anything that a package's module raises is about that package
             raise ValueError(f"{self.whose}: loading it raised {in_one_line(error)}") from error
 
 
 def offers(kind: str) -> list[Offer]:
-    """All names of a kind that installed packages offer, by name; nothing of them is imported."""
+    """All names of a kind that installed packages offer, sorted; imports none of them."""
     found = []
     for entry in entry_points(group=f"entrostat.{kind}s"):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "without metadata"
@@ -58,10 +58,10 @@ def offers(kind: str) -> list[Offer]:
 
 
 def offered(kind: str, name: str) -> Offer | None:
-    """The offer of a name; None where no package has it.
+    """The offer of a name; None if no package has it.
 
     Raises:
-        ValueError: several packages have it.
+        ValueError: several packages have the name.
     """
     found = [offer for offer in offers(kind) if offer.name == name]
     if len(found) > 1:
@@ -75,7 +75,7 @@ def offered(kind: str, name: str) -> Offer | None:
 def find(name: str, what: str) -> tuple[ModuleType, str]:
     """The module of "MODULE:NAME", in the current folder or installed, and NAME.
 
-    `what` is what the name is of, in an error message: "task", "method".
+    `what` is the kind of object in an error message: "task", "method".
 
     Raises:
         ValueError: there is no such module, or importing it raised.
@@ -85,7 +85,7 @@ def find(name: str, what: str) -> tuple[ModuleType, str]:
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(module_name), attribute
-    except Exception as error:  # whatever a module of the user's raises is about that module
+    except Exception as error:  # anything that a user's module raises is about that module
         if isinstance(error, ModuleNotFoundError) and error.name == module_name.split(".")[0]:
             raise ValueError(
                 f"unknown {what} {name!r}: no module {module_name!r} in the current folder or "
@@ -97,7 +97,7 @@ def find(name: str, what: str) -> tuple[ModuleType, str]:
 
 
 def _place(error: BaseException) -> str:
-    """Where in somebody else's code an exception was raised; empty where it says so itself."""
+    """The place in third-party code that raised an exception; "" without such a frame."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.suffix == ".py" and not any(map(file.is_relative_to, _NOT_THEIRS)):

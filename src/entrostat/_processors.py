@@ -1,4 +1,4 @@
-"""The machine as this process may use it: its processors, their kind, and free memory."""
+"""Resources available to this process: number and kind of processors, free memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _KIND, _MEMORY = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 
 
 def processors() -> int:
-    """Processors that this process may use, at least 1.
+    """Number of processors that this process may use, at least 1.
 
-    By its affinity mask (`taskset`, Slurm) and by the quota of its control groups (Docker's
-    `--cpus`, Kubernetes' limits), of which `os.cpu_count` knows nothing.
+    Takes into account its affinity mask (`taskset`, Slurm) and the quota of its control groups
+    (Docker's `--cpus`, Kubernetes' limits), which `os.cpu_count` ignores.
     """
     allowed = getattr(os, "sched_getaffinity", None)
     count = len(allowed(0)) if allowed else os.cpu_count() or 1
@@ -24,9 +24,9 @@ def processors() -> int:
 
 
 def processor_kind() -> str:
-    """What the processor calls itself ("AMD EPYC 9454"), or its architecture ("arm64").
+    """The processor's model name ("AMD EPYC 9454"), or its architecture ("arm64").
 
-    Kernels are chosen by it, and those of two kinds round differently.
+    Libraries select kernels by it, and different kernels round differently.
     """
     lines = _read(_KIND).splitlines()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -34,11 +34,10 @@ def processor_kind() -> str:
 
 
 def free_memory() -> int | None:
-    """Bytes that can be had without swapping (Linux); None where the system does not say.
+    """Bytes available without swapping (Linux); None if the system does not report them.
 
-    The least of what the machine has and what each control group above this process has left
-    (Docker's `--memory`, Kubernetes' limits). Pages of files that the kernel would give back count
-    as free.
+    The minimum of the machine's free memory and the rest of each control group's limit above this
+    process (Docker's `--memory`, Kubernetes' limits). Reclaimable page cache counts as free.
     """
     found = [kilobytes(_MEMORY, "MemAvailable:")]
     for group, version in _groups("memory"):
@@ -56,29 +55,29 @@ def free_memory() -> int | None:
 
 
 def kilobytes(path: Path, key: str) -> int | None:
-    """Bytes in the line `KEY N kB` of a file under /proc; None where there is none."""
+    """Bytes in the line `KEY N kB` of a file under /proc; None without such a line."""
     found = (line.split()[1] for line in _read(path).splitlines() if line.startswith(key))
     return next((1024 * int(word) for word in found), None)
 
 
 def _quotas() -> Iterator[float]:
-    """Processors' worth of time that each control group above this process grants."""
+    """The CPU quota, in processors, of each control group above this process."""
     for group, version in _groups("cpu"):
         if version == 2:
             words = _read(group / "cpu.max").split()
         else:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             words = [_read(group / name).strip() for name in names]
-        # without a bound a word is "max", or -1
+        # "max" or -1 means no limit
         if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
             yield int(words[0]) / int(words[1])
 
 
 def _groups(controller: str) -> Iterator[tuple[Path, int]]:
-    """The control groups above this process that bound a resource, and their version, 1 or 2."""
+    """The control groups above this process that limit a resource, with their version, 1 or 2."""
     for line in (_read(_OWN) or "0::/").splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2, where groups above bound those below
+        if not controllers:  # version 2, where parent groups limit their children
             group = _CGROUPS / path.lstrip("/")
             for one in (group, *group.parents):
                 if one.is_relative_to(_CGROUPS):
@@ -89,7 +88,7 @@ def _groups(controller: str) -> Iterator[tuple[Path, int]]:
 
 
 def _read(file: Path) -> str:
-    """A file's text; "" where there is none, as on other systems than Linux."""
+    """A file's text; "" if it does not exist, as on systems other than Linux."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

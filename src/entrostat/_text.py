@@ -1,7 +1,7 @@
-"""The one place where text is printed, and what printing takes away from it.
+"""The only place that prints text, with control characters made visible.
 
-Names of methods, files and runs, exception texts and model output may hold anything: a terminal
-obeys control characters, and a change of direction shows a reader another text than there is.
+Names of methods, files and runs, exception texts and model output may contain anything: a terminal
+obeys control characters, and direction marks make a text look like another one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]  # shows a line
 
-# C0 but tab and line break, DEL, C1, marks and changes of direction, line separators, the byte
-# order mark, halves of surrogate pairs; report/js/text.js has the same
+# C0 except tab and line break, DEL, C1, direction marks and overrides, line separators, the byte
+# order mark, lone surrogates; report/js/text.js has the same
 _UNSAFE = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    r"""A text that shows what is in it, and does nothing else.
+    r"""The text with control characters made visible.
 
-    Controls become the signs that stand for them, what has no sign its number.
+    Controls become their symbols, characters without a symbol their code point.
 
     Example:
         >>> printable("\x1b[2J\u202etxt\n")
@@ -45,9 +45,9 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def say(text: object = "", stream: Any = None) -> None:
-    """Print a line, or several, as `printable` has it; a stream of None is stdout.
+    """Print one or several lines through `printable`; a stream of None is stdout.
 
-    Whoever read it may have gone (`head`, a closed terminal): the work goes on without a reader.
+    If the reader is gone (`head`, a closed terminal), the program continues without output.
     """
     stream = stream or sys.stdout
     try:
@@ -61,7 +61,7 @@ def counted(n: int, word: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most so many characters, the last an ellipsis where it was cut."""
+    """A text of at most `most` characters, the last an ellipsis if it was cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -69,7 +69,7 @@ _ENDLESS = 10_000  # columns
 
 
 def console(stream: Any = None) -> Console:
-    """A rich console with the properties of `say`; its own colours and movements still work."""
+    """A rich console that escapes text like `say`; its own colours and cursor control work."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -85,7 +85,7 @@ def console(stream: Any = None) -> Console:
 
 
 def print_whole(table: Any) -> None:
-    """Print a table of rich's with nothing cut off: wider than the terminal, if it has to be."""
+    """Print a rich table without truncation, wider than the terminal if necessary."""
     from rich.measure import Measurement
 
     screen = console()
@@ -95,16 +95,16 @@ def print_whole(table: Any) -> None:
 
 
 def open_streams() -> None:
-    """Have standard streams that can be written to, however this process was started.
+    """Make the standard streams writable, however this process was started.
 
-    A closed one (`>&-`) would give its number to the next file opened, and its text with it. An
-    ASCII terminal shows ? for an arrow.
+    The next opened file would take the descriptor of a closed stream (`>&-`) and receive its text.
+    An ASCII terminal shows ? for an arrow.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

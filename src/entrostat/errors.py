@@ -1,4 +1,4 @@
-"""How a run stops when something outside it is wrong. Bad arguments are plain `ValueError`s."""
+"""Errors for external causes that stop a run. Bad arguments are plain `ValueError`s."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from importlib.util import find_spec
 
 
 def in_one_line(error: BaseException) -> str:
-    """Kind and message of an exception that somebody else's code raised."""
+    """Type and message of an exception from third-party code, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class RunStopped(RuntimeError):  # noqa: N818 - it says what happened, as KeyboardInterrupt does
-    """A run that cannot go on: nothing written before is lost, the message says what to do."""
+    """A run cannot continue; earlier files are intact, and the message says what to do."""
 
 
 class MissingExtraError(ValueError):
@@ -21,12 +21,12 @@ class MissingExtraError(ValueError):
 
 
 def need(name: str, what: str, package: str) -> None:
-    """Ask for an extra before work begins that would fail for the lack of it later.
+    """Check that an extra is installed, before work that needs it later.
 
     Args:
         name: the extra, as in `pip install 'entrostat[NAME]'`.
-        what: what the user asked for; begins the message.
-        package: the module that it takes.
+        what: the requested feature; begins the message.
+        package: the module that it needs.
 
     Raises:
         MissingExtraError: the package is not installed.
@@ -37,14 +37,14 @@ def need(name: str, what: str, package: str) -> None:
 
 @contextmanager
 def extra(name: str, what: str) -> Iterator[None]:
-    """Say in one line which extra a feature needs; for `with`, around its imports.
+    """Context around a feature's imports: if one is missing, name the extra in one line.
 
     Args:
         name: the extra, as in `pip install 'entrostat[NAME]'`.
-        what: what the user asked for; begins the message.
+        what: the requested feature; begins the message.
 
     Raises:
-        MissingExtraError: a package that is imported within is not installed.
+        MissingExtraError: a package imported within is not installed.
     """
     try:
         yield

@@ -1,12 +1,12 @@
-"""What one iteration's updates did to entropy, token by token (`train --analyze.every N`).
+"""Per-token effect of an iteration's updates on entropy (`train --analyze.every N`).
 
-Before the updates: what each token's gradient will do to the batch's entropy (influence), by one
-backward and one forward-mode pass. After them: what became of every token's entropy (the truth),
-what the closed-form estimators had said, and what the parameters' real change says to first order.
-Around each update (`watched`): the same for that update alone, with the ratio and the clip of it.
+Before the updates: the effect of each token's gradient on the batch's entropy (influence), by one
+backward and one forward-mode pass. After them: the true change of every token's entropy, the
+closed-form estimates, and the first-order change along the parameters' real change. Around each
+update (`watched`): the same for that update alone, with its ratio and clip.
 
-It reads the policy and the optimizer and changes neither; its random stream is its own. It computes
-in float32 whatever the precision of training. In memory: three more copies of what is trained.
+It reads the policy and the optimizer and changes neither; it has its own random stream. It computes
+in float32 whatever the precision of training, and needs three more copies of the trained weights.
 
 Shapes: B rollouts of the iteration, T completion tokens at most; R rollouts trained on.
 """
@@ -51,7 +51,7 @@ CLOUD = 600  # points
 
 
 class Analysis:
-    """An analysis begun, before an iteration's updates; `finish` ends it."""
+    """An analysis, started before an iteration's updates; `finish` ends it."""
 
     def __init__(self, subject: InfluenceInput) -> None:
         began = time.perf_counter()
@@ -61,7 +61,7 @@ class Analysis:
         self.before = subject.graded.replace(
             **now, old_logp=now["logp"], old_entropy=now["entropy"]
         )
-        # [R, T] the rows trained on, prepared, with moments, and what methods planned for them
+        # [R, T] the rows trained on, prepared, with moments, and the methods' plan for them
         self.trained = subject.trained.replace(
             **{name: values[kept] for name, values in now.items()},
             old_logp=now["logp"][kept], old_entropy=now["entropy"][kept],
@@ -78,10 +78,10 @@ class Analysis:
         self.watch = UpdateProbe(
             meter, subject.objective, self.trained, sequences[kept], subject.generator
         )
-        self.seconds = time.perf_counter() - began  # spent so far, but for those of `watch`
+        self.seconds = time.perf_counter() - began  # spent so far, without those of `watched`
 
     def finish(self, iteration: int) -> tuple[dict[str, Any], Tensor]:
-        """After the updates: the line of analysis.jsonl, and the change of entropy [B, T], nats."""
+        """After the updates: the line of analysis.jsonl, and the entropy change [B, T], nats."""
         began = time.perf_counter()
         meter = self.subject.meter
         after = meter.measure(self.subject.sequences)
@@ -210,7 +210,7 @@ class Analysis:
         ]
 
     def _by_token(self, truth: Tensor) -> list[dict[str, Any]]:
-        """The decoded tokens whose influences add up to most, either way."""
+        """The decoded tokens with the largest summed influences, positive or negative."""
         mask, N = self.before.mask, int(self.before.mask.sum())
         ids, place, count = torch.unique(
             self.subject.sequences.completions[mask], return_inverse=True, return_counts=True
@@ -236,7 +236,7 @@ class Analysis:
 
 
 def _points(x: Tensor, y: Tensor, used: Tensor) -> list[list[float]]:
-    """The two values, to four digits, of at most `CLOUD` of the used tokens."""
+    """(x, y), to four digits, of at most `CLOUD` of the used tokens."""
     n = int(used.sum())
     some = torch.arange(0, n, max(1, math.ceil(n / CLOUD)), device=used.device)
     pairs = zip(x[used][some].tolist(), y[used][some].tolist(), strict=True)
@@ -245,7 +245,7 @@ def _points(x: Tensor, y: Tensor, used: Tensor) -> list[list[float]]:
 
 @contextmanager
 def watched(analysis: Analysis | None, rows: Tensor, lr: float) -> Iterator[None]:
-    """Around one update of the minibatch `rows` [n], at rate `lr`; nothing if not analysed."""
+    """Context of one update of the minibatch `rows` [n], at rate `lr`; no-op if not analysed."""
     if analysis is None:
         yield
         return
@@ -255,7 +255,7 @@ def watched(analysis: Analysis | None, rows: Tensor, lr: float) -> Iterator[None
 
 
 def finite(value: Any) -> Any:
-    """Plain data without what JSON has no word for: NaN and infinities become None."""
+    """Plain data valid in JSON: NaN and infinities become None."""
     if isinstance(value, dict):
         return {key: finite(v) for key, v in value.items()}
     if isinstance(value, list):
@@ -264,5 +264,5 @@ def finite(value: Any) -> Any:
 
 
 def numbers(line: dict[str, Any]) -> dict[str, float]:
-    """The flat figures of a line, for the metrics of the iteration."""
+    """The numbers of a line, flat, for the metrics of the iteration."""
     return {k: v for k, v in line.items() if "/" in k and v is not None}

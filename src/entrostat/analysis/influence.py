@@ -1,4 +1,4 @@
-"""Who moves entropy: each token's share of what an iteration's first update does, in any host.
+"""Influence: each token's contribution to the entropy change of an iteration's first update.
 
 Shapes: B rollouts of the iteration, T completion tokens at most; R rollouts trained on.
 """
@@ -26,31 +26,31 @@ Gradient: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class InfluenceInput:
-    """What is analysed: an iteration as its updates begin, as any host knows it."""
+    """The input of an analysis: an iteration before its updates, from any trainer."""
 
     meter: PolicyEvaluator
     objective: Objective
-    optimizer: torch.optim.Optimizer  # AdamW over what is trained, as the last iteration left it
-    lr: float | None  # of the first update; None where the optimizer has it already
+    optimizer: torch.optim.Optimizer  # AdamW over the trained weights, after the last iteration
+    lr: float | None  # of the first update; None if the optimizer has it already
     clip: float  # norm that the gradient is clipped to; infinity for none
     sequences: Sequences  # B rollouts
-    graded: TokenBatch  # of these, with outcome advantages [B] and the task's rewards
+    graded: TokenBatch  # their batch, with outcome advantages [B] and the task's rewards
     kept: Tensor  # [R] int64, the rows that are trained on; at least one
-    trained: TokenBatch  # these, prepared: advantages [R, T]
-    generator: torch.Generator  # for a plan's random selections; none of the training's streams
+    trained: TokenBatch  # the batch of these rows, prepared: advantages [R, T]
+    generator: torch.Generator  # for a plan's random selections; not a stream of the training
 
 
 def influences(subject: InfluenceInput, trained: TokenBatch, terms: Terms) -> tuple[Tensor, float]:
-    """The tokens' influences on the batch's mean entropy, and what they must add up to.
+    """The tokens' influences on the batch's mean entropy, and their exact sum.
 
-    An influence is the token's share of what one AdamW step (without momentum, on all that is
-    trained on, at the learning rate of the iteration's first update, its gradient norm clipped as
-    configured) does to the mean entropy of the whole rollout batch, to first order:
-    c_i = -(dL/dlp_i dlp_i + dL/dH_i dH_i), with d the derivative along P grad H and L the loss as
-    the methods make it. They add up to <grad H, -P grad L>.
+    An influence is the token's contribution to the first-order change of the whole rollout batch's
+    mean entropy by one AdamW step. The step has no momentum, uses all trained rows and the learning
+    rate of the iteration's first update, and clips the gradient norm as configured.
+    c_i = -(dL/dlp_i dlp_i + dL/dH_i dH_i), with d the derivative along P grad H and L the methods'
+    loss. They add up to <grad H, -P grad L>.
 
-    `trained` is [R, T] under the policy as it stands, `terms` what the methods planned for all of
-    it. Returns [B, T] and a number, nats; 0 where not trained.
+    `trained` is [R, T] under the current policy, `terms` the plan for all of it. Returns [B, T] and
+    a number, nats; 0 where not trained.
     """
     meter, sequences, kept = subject.meter, subject.sequences, subject.kept
     of_logp, of_entropy = (
@@ -87,7 +87,7 @@ def gradients(
     meter: PolicyEvaluator, sequences: Sequences,
     values: Callable[[Tensor, TokenStats], list[Tensor]],
 ) -> list[Gradient]:  # fmt: skip
-    """Gradients of figures that add up over sequences; `values` are those of some rows."""
+    """Gradients of quantities that add up over sequences; `values` computes those of some rows."""
     parameters, totals = meter.policy.trained(), defaultdict[int, Gradient](dict)
     for rows in meter.pieces(sequences):
         parts = values(rows, meter.stats(sequences[rows]))
@@ -105,7 +105,7 @@ def clip_and_preconditioner(
     meter: PolicyEvaluator, optimizer: torch.optim.Optimizer, gradient: Gradient, norm: float,
     lr: float | None,
 ) -> tuple[float, Gradient]:  # fmt: skip
-    """What clipping to a `norm` leaves of a gradient, and AdamW's P for the step on that."""
+    """The factor of clipping a gradient to `norm`, and AdamW's P for the clipped step."""
     whole = torch.stack(list(torch._foreach_norm(list(gradient.values())))).norm()
     clip = float((norm / (whole + 1e-6)).clamp(max=1))
     clipped = {name: clip * g for name, g in gradient.items()}
@@ -117,9 +117,9 @@ def dot(one: Gradient, other: Gradient) -> float:
 
 
 def loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor]:
-    """dL/dlp and dL/dH [R, T] of the whole batch's loss, on the first update.
+    """dL/dlp and dL/dH [R, T] of the whole batch's loss, at the first update.
 
-    `terms` are those planned for all of `batch`.
+    `terms` is the plan for all of `batch`.
     """
     logp = batch.logp.clone().requires_grad_()
     entropy = batch.need("entropy").clone().requires_grad_()

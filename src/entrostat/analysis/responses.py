@@ -1,4 +1,4 @@
-"""An iteration's responses as wholes: are right ones likelier, how do they differ, by difficulty.
+"""Statistics of an iteration's whole responses: calibration, diversity, difficulty.
 
 Shapes: B rollouts, T completion tokens at most.
 """
@@ -16,7 +16,7 @@ from ..evaluation.metrics import calibration, ngram_diversity, self_bleu
 
 
 def of_responses(batch: TokenBatch, completions: Tensor) -> dict[str, dict[str, Any]]:
-    """Figures of `calibration` (PAR 5.3) and of diversity (PAR App. C.1), by token ids [B, T].
+    """`calibration` (PAR 5.3) and `diversity` (PAR App. C.1) of responses, from token ids [B, T].
 
     `calibration` has the mean log-prob per token of right and wrong responses (nats), and their
     AUC; `diversity` distinct n-grams and Self-BLEU among a prompt's responses, means over prompts.
@@ -46,7 +46,7 @@ def of_responses(batch: TokenBatch, completions: Tensor) -> dict[str, dict[str, 
 
 
 def by_difficulty(batch: TokenBatch) -> dict[str, Any]:
-    """COV Eq. 7 of the prompts trained on: their mean, and by thirds of difficulty (COV Fig. 12).
+    """COV Eq. 7 of the trained prompts: the mean, and by thirds of difficulty (COV Fig. 12).
 
     Difficulty is the mean reward of a prompt's responses; prompts with one response are left out.
     """

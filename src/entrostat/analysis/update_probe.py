@@ -1,9 +1,9 @@
-"""What each update of an analysed iteration did: estimates as of the update beside its own truth.
+"""Per-update analysis of an iteration: estimates at each update and the update's true change.
 
-STEER's Table 1 and OPEFO's Fig. 2(c) are of one update. From the second update on ratios have left
-1 and tokens are clipped: an estimate of before the first knows of neither.
+STEER's Table 1 and OPEFO's Fig. 2(c) are of one update. From the second update on, ratios differ
+from 1 and tokens are clipped; an estimate before the first update includes neither.
 
-It reads the policy and changes nothing; its random stream is the analysis' own.
+It reads the policy and changes nothing; it uses the analysis' random stream.
 
 Shapes: R rollouts trained on, n of them in an update's minibatch; T completion tokens at most, N
 tokens at mask 1.
@@ -32,15 +32,15 @@ TENTHS = 10  # bins of the old probability
 
 
 def sides_of(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
-    """The tokens [B, T] bool that each side of the clip holds, at the terms' own ratio."""
+    """The tokens [B, T] bool that each side of the clip removes, at the terms' own ratio."""
     clip = clip_sides(terms, ratio_of(batch, terms))
     return {"high": clip.high & batch.mask, "low": clip.low & batch.mask}
 
 
 def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
-    """[B, T]: the ratio that the terms' bounds are meant for (a sequence's under GSPO); 1 if none.
+    """[B, T]: the ratio that the terms' bounds apply to (a sequence's under GSPO); 1 if none.
 
-    As `loss.importance_ratio`.
+    As in `loss.importance_ratio`.
     """
     ratio = importance_ratio(batch, terms)
     return torch.ones_like(batch.logp) if ratio is None else ratio
@@ -48,27 +48,27 @@ def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
 
 @dataclass
 class UpdateProbe:
-    """The updates of one iteration, measured on the minibatch that each was made on."""
+    """Measures each update of one iteration on the update's own minibatch."""
 
     meter: PolicyEvaluator
     objective: Objective
-    trained: TokenBatch  # [R, T] the rows trained on, prepared, as the iteration found them
+    trained: TokenBatch  # [R, T] the rows trained on, prepared, at the start of the iteration
     sequences: Sequences  # the same rows
-    generator: torch.Generator  # for a plan's random selections; none of the training's streams
-    updates: list[dict[str, Any]] = field(default_factory=list)  # what each was found to have done
+    generator: torch.Generator  # for a plan's random selections; not a stream of the training
+    updates: list[dict[str, Any]] = field(default_factory=list)  # results, one per update
     # [3, TENTHS] tokens by their old probability: all, above the clip's range, below it
     counts: Tensor = field(default_factory=lambda: torch.zeros(3, TENTHS, dtype=torch.int64))
     seconds: float = 0.0  # spent so far
 
     def before(self, rows: Tensor) -> TokenBatch:
-        """The minibatch `rows` [n] under the policy that the update starts from."""
+        """The minibatch `rows` [n] under the policy before the update."""
         began = time.perf_counter()
         batch = self.trained[rows].replace(**self.meter.statistics(self.sequences[rows]))
         self.seconds += time.perf_counter() - began
         return batch
 
     def after(self, rows: Tensor, batch: TokenBatch, lr: float) -> None:
-        """Once the update has been made: its line. `batch` is what `before` gave."""
+        """Record the update after it was made. `batch` is the result of `before`."""
         began = time.perf_counter()
         after = self.meter.measure(self.sequences[rows])
         mask, N = batch.mask, int(batch.mask.sum())
@@ -115,7 +115,7 @@ class UpdateProbe:
         self.seconds += time.perf_counter() - began
 
     def estimators(self) -> dict[str, dict[str, float]]:
-        """Each estimator's figures, means over the updates that have them."""
+        """Each estimator's metrics, averaged over the updates that have them."""
         return {
             name: {
                 key: _mean([update["estimators"][name][key] for update in self.updates])
@@ -125,9 +125,9 @@ class UpdateProbe:
         }
 
     def clipped(self) -> dict[str, dict[str, float]]:
-        """OPEFO Fig. 2(c): sums over the tokens that each side of the clip held, and the updates.
+        """OPEFO Fig. 2(c): sums over the updates and the tokens that each side of the clip removed.
 
-        `opefo` of Eq. 6, `in_update` of the change that the update nonetheless made there, nats.
+        `opefo` is the sum of Eq. 6, `in_update` of the actual change by the update there, nats.
         """
         return {
             side: {
@@ -138,9 +138,9 @@ class UpdateProbe:
         }
 
     def clip_higher(self) -> float:
-        """COV 4.4: mean covariance (Eq. 8) of the tokens that a bound of 1.28 adds to one of 1.2.
+        """COV 4.4: mean covariance (Eq. 8) of tokens inside a bound of 1.28 but outside 1.2.
 
-        Those with A > 0 and a ratio between the two, over the updates; NaN where there are none.
+        Tokens with A > 0 and a ratio between the two, over the updates; NaN without such tokens.
         """
         tokens, cov = (
             sum(update["clip_higher"][key] for update in self.updates)
@@ -149,7 +149,7 @@ class UpdateProbe:
         return cov / tokens if tokens else math.nan
 
     def clipped_by_probability(self) -> list[dict[str, float]]:
-        """STEER Fig. 3a: tokens, and those that the clip held, by their old probability.
+        """STEER Fig. 3a: counts of tokens, and of clipped tokens, by their old probability.
 
         Counts over the updates; bins without tokens are left out.
         """

@@ -2,12 +2,12 @@
 
 A controller is a frozen dataclass of hyperparameters with two pure functions, `init() -> state` and
 `update(state, entropy) -> state`. The coefficient is `state.value`. The entropy is the masked mean
-over the full rollout batch, in nats, before any update. Without a `target` the first entropy seen
-becomes the target (REPO, section 3). The papers' (`rules`) step by amounts set by hand; their range
-[low, high] applies from the first move on, so a start outside it is kept until then. Beside them is
-a proportional-integral law with gains set by hand, to compare with. The `Multiplier` (ours)
-solves for an entropy bonus from gradients; the `Thermostat` (ours) learns what any coefficient
-does.
+over the full rollout batch, in nats, before any update. Without a `target` the first observed
+entropy becomes the target (REPO, section 3). The papers' controllers (`rules`) use hand-set steps;
+their range [low, high] applies from the first move on, so a start outside it is kept until then.
+`rules` also has a proportional-integral law with hand-set gains, for comparison. The `Multiplier`
+(ours) solves for an entropy bonus from gradients. The `Thermostat` (ours) learns a coefficient's
+effect on entropy.
 """
 
 from .alarm import Alarm, Forecast

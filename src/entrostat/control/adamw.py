@@ -1,4 +1,4 @@
-"""AdamW's coming update in closed form, for the gradient g - c h: what a multiplier c would do.
+"""AdamW's coming update in closed form, for the gradient g - c h with a multiplier c.
 
     x = kappa(c) (g - c h)                       kappa: clipping to a norm
     m' = b1 m + (1 - b1) x,   v' = b2 v + (1 - b2) x^2
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 EVALUATIONS = 12  # of the change, at most, to find a multiplier
-# elements of a piece: of small tensors calls are what costs, and large ones leave the cache
+# elements per piece: call overhead dominates for small tensors, large ones leave the cache
 PIECE = 1 << 17
 
 # of several small parameters or a part of one, flat: p, g, h, m, v [n] each; their settings; t + 1
@@ -29,10 +29,10 @@ class Coming:
     """The coming update as a function of the multiplier; nothing here changes the optimizer.
 
     Args:
-        optimizer: AdamW, as it stands.
+        optimizer: AdamW, in its current state.
         loss: g of each of its parameters, before clipping.
-        entropy: h of each.
-        clip: the largest norm that clipping leaves; infinite without.
+        entropy: h of each of its parameters.
+        clip: the largest gradient norm after clipping; infinite without clipping.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Coming:
         return gg, gh, hh
 
     def clipping(self, c: float) -> float:
-        """kappa(c), as `torch.nn.utils.clip_grad_norm_` has it."""
+        """kappa(c), as in `torch.nn.utils.clip_grad_norm_`."""
         gg, gh, hh = self.products
         norm = max(gg - 2 * c * gh + c * c * hh, 0.0) ** 0.5
         return min(1.0, self._clip / (norm + 1e-6))
@@ -62,7 +62,7 @@ class Coming:
         return float(sum(dot(h, step) for ((_, _, h, *_), _, _), step in steps))
 
     def steps(self, c: float, inside: float = 0.0) -> Iterator[Tensor]:
-        """s(c), flat, in pieces of the parameters in their order."""
+        """s(c), flat, in pieces, in the order of the parameters."""
         kappa = self.clipping(c)
         for tensors, group, t in self._pieces:
             p, g, h, m, v = (x.float() if x.itemsize < 4 else x for x in tensors)
@@ -112,9 +112,9 @@ def solve(
     change: Callable[[float], float], wanted: float, low: float, high: float, guess: float,
     tolerance: float,
 ) -> float:  # fmt: skip
-    """C in [low, high] with change(c) = wanted, by regula falsi (Illinois); an end if none has it.
+    """Find c in [low, high] with change(c) = wanted, by regula falsi (Illinois); else an end.
 
-    `change` rises with c; `guess` is where to begin, `tolerance` that of the change.
+    `change` rises with c; `guess` is the start value, `tolerance` the tolerance of the change.
     """
     b = min(max(guess, low), high)
     fb = change(b) - wanted
@@ -130,7 +130,7 @@ def solve(
         if fc * fb < 0:
             a, fa = b, fb
         else:
-            fa /= 2  # the end that stays counts half
+            fa /= 2  # Illinois: halve the value at the retained end
         b, fb = c, fc
         if abs(fb) <= tolerance:
             break

@@ -1,4 +1,4 @@
-"""When entropy will leave a band, if it goes on as it does: a warning before it is too late."""
+"""Forecasts when entropy will leave a band if its trend continues, and raises an alarm."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .target import Level, plain_target
 from .trend import Array, Trend
 
 AHEAD = 60  # iterations
-RAISED, ROW = 0.5, 3  # an alarm: this probability, so many iterations in a row
-FIRST = 5  # iterations before anything is said
-UNDER, OVER = 0.75, 1.25  # of a target: the band is at least so wide
+RAISED, ROW = 0.5, 3  # raise the alarm at this probability in so many consecutive iterations
+FIRST = 5  # iterations before the first forecast
+UNDER, OVER = 0.75, 1.25  # of a target: the band includes at least this range
 QUANTILES = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """When entropy will leave its band."""
+    """A forecast of when entropy leaves its band."""
 
     low: float  # the band's lower end, nats
     high: float  # its upper end; infinity where it is open
     probability: float  # that entropy is outside at some time in the next 60 iterations
-    left: int | None  # iterations until then, the median; None beyond 200
-    early: int | None  # where an 80% interval of `left` begins
-    late: int | None  # where it ends
+    left: int | None  # median number of iterations until then; None beyond 200
+    early: int | None  # lower end of an 80% interval of `left`
+    late: int | None  # upper end
 
     def __str__(self) -> str:
         band = f"[{self.low:.3g}, {self.high:.3g}]"
@@ -40,20 +40,20 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Watches the entropy of a run, iteration by iteration; a new one with each (`seen`).
+    """Monitors the entropy of a run; immutable, `seen` returns the next alarm.
 
-    The alarm is raised while entropy leaves its band within 60 iterations with a probability of a
-    half or more, in three iterations in a row. A controller is trusted for as long as it has half
-    of the way from its target to the band's end left: on the way to a target entropy moves fast,
-    and no filter that does not know the controller can tell that it will stop.
+    The alarm is raised after three consecutive iterations in which entropy leaves its band within
+    60 iterations with a probability of at least a half. It is not raised while a controller is
+    `trusted`: entropy moves fast on the way to a target, and a filter that does not know the
+    controller cannot tell that it will stop.
 
     Attributes:
-        low: where the band begins: nats, or "0.5x" of the first entropy.
-        high: where it ends, likewise. A target widens the band to at least a quarter about it.
-        trend: what was learnt.
-        target: what a controller is to hold now, nats; None without one.
+        low: lower end of the band: nats, or "0.5x" of the first entropy.
+        high: upper end, likewise. A target widens the band to at least a quarter on either side.
+        trend: the filter's state.
+        target: the controller's current target, nats; None without a controller.
         recent: the last three entropies, nats.
-        row: iterations in a row in which the forecast was bad.
+        row: consecutive iterations with a forecast above the threshold.
 
     Raises:
         ValueError: an end of the band cannot be read, or is a schedule; low is not below high.
@@ -75,7 +75,7 @@ class Alarm:
 
     def __post_init__(self) -> None:
         low, high = _end("low", self.low), _end("high", self.high)
-        # nats and a share are compared by the first entropy only
+        # nats and a share cannot be compared before the first entropy
         if low.relative == high.relative and not low.value < high.value:
             raise ValueError(
                 f"alarm: low must be below high, got low = {self.low!r} and high = {self.high!r}"
@@ -84,8 +84,8 @@ class Alarm:
     def seen(self, entropy: float, target: float | None = None) -> Alarm:
         """The alarm after one more iteration.
 
-        An entropy that is not finite, or below 0, teaches nothing. `target` is what a controller is
-        to hold, nats.
+        An entropy that is not finite, or below 0, is ignored. `target` is the controller's current
+        target, nats.
         """
         if not math.isfinite(entropy) or entropy < 0:
             return self
@@ -109,7 +109,7 @@ class Alarm:
         return min(low, UNDER * target), max(high, OVER * target)
 
     def forecast(self) -> Forecast | None:
-        """When entropy will leave the band; None of fewer than five iterations."""
+        """Forecast when entropy leaves the band; None before the fifth iteration."""
         if self.trend.count < FIRST:
             return None
         outside = self._outside()
@@ -117,7 +117,7 @@ class Alarm:
         return Forecast(*self.band, float(outside[AHEAD]), left, early, late)
 
     def figures(self) -> dict[str, float]:
-        """To log: `alarm/probability`, `alarm/raised` (0 or 1), and `alarm/left` where known."""
+        """Metrics `alarm/probability`, `alarm/raised` (0 or 1), and `alarm/left` if known."""
         found = self.forecast()
         if found is None:
             return {}
@@ -129,7 +129,7 @@ class Alarm:
 
     @property
     def trusted(self) -> bool:
-        """Whether a controller has half of its margin left, or is still on its way."""
+        """Whether entropy is on its way to the target, or within half of the margin around it."""
         if self.target is None:
             return False
         (low, high), level = self.band, float(np.mean(self.recent))

@@ -1,4 +1,4 @@
-"""What every controller shares: what it sees, and its state."""
+"""Shared types of controllers: the observation and the state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Observation:
-    """What an iteration shows, before any of its updates; None is what the host does not give."""
+    """An iteration's signals before its updates; None for those the trainer does not supply."""
 
     entropy: float  # masked mean of the exact entropy over the full rollout batch, nats
     nll: float | None = None  # masked mean of -lp0 over the same tokens, nats
@@ -19,7 +19,7 @@ class Observation:
     response_mean: float | None = None
 
     def need(self, name: str, who: str) -> float:
-        """The signal `name`; a ValueError that begins with `who` where it was not given."""
+        """The signal `name`; a ValueError that begins with `who` if it is None."""
         value = getattr(self, name)
         if value is None:
             raise ValueError(
@@ -31,9 +31,9 @@ class Observation:
 
 @dataclass(frozen=True)
 class ControlState:
-    """The coefficient now, and the entropy (nats) it steers to; None until the first update.
+    """The current coefficient and its target entropy (nats); target None until the first update.
 
-    `applies` is False while a method holds its coefficient back (adaptive entropy's gate).
+    `applies` is False while a method does not apply its coefficient (adaptive entropy's gate).
     """
 
     value: float
@@ -49,9 +49,9 @@ class ControlState:
 
 
 def at_limit(values: Sequence[float], limit: float) -> int | None:
-    """Iterations at a limit, of either sign, if more than half of the second half's are; else None.
+    """Count the iterations at a limit (either sign) if most of the second half is; else None.
 
-    `values` are the coefficient's, one per iteration.
+    `values` is the coefficient in each iteration.
     """
     there = [abs(value) == abs(limit) for value in values]
     half = there[len(there) // 2 :]

@@ -1,22 +1,22 @@
-"""What a knob does to entropy, learnt on line: a bank of Kalman filters over what it might do.
+"""A bank of Kalman filters that learns a knob's effect on entropy online.
 
-Each candidate says how strong the knob is (its gain g), how late it acts (a delay of D iterations,
-or an optimizer's momentum, a lag a) and how restless the drift is (q). Under a candidate
+Each candidate model has a gain g, a delay of D iterations, a lag a (an optimizer's momentum) and
+noise levels q of entropy and drift. Under a candidate
 
-    v_t     = a v_t-1 + (1 - a) x_t-D                  the part of the knob x that acts by now
+    v_t     = a v_t-1 + (1 - a) x_t-D                  the part of the knob x in effect
     H_t+1   = H_t + d_t + g v_t + w,   w ~ N(0, s^2 q_H)     entropy before iteration t + 1
-    d_t+1   = d_t + w',                w' ~ N(0, s^2 q_d)    the drift: all that is not the knob
-    y_t     = H_t + e,                 e ~ N(0, s^2)         what a batch of rollouts shows
+    d_t+1   = d_t + w',                w' ~ N(0, s^2 q_d)    the drift without the knob
+    y_t     = H_t + e,                 e ~ N(0, s^2)         entropy of a batch of rollouts
 
 which is linear, so that one Kalman filter gives H, d and the likelihood of every y. The noise s is
-unknown: it has an inverse gamma distribution, discounted by `FORGET` an iteration, so that the
+unknown: it has an inverse gamma distribution, discounted by `FORGET` per iteration, so that the
 likelihood is Student's t (West and Harrison, Bayesian Forecasting and Dynamic Models, 4.6 and 6).
-Candidates are weighted by likelihood; the weights' memory fades to the prior by `FORGET` too, so
-that a gain may change in mid-run (Raftery et al., 2010, dynamic model averaging).
+Candidates are weighted by likelihood. The weights decay to the prior by `FORGET` too, so that a
+gain may change during the run (Raftery et al., 2010, dynamic model averaging).
 
-A knob is given as x from 0, where it lowers entropy most, to 1, where it raises it most, less what
-it was at first, so that d is the drift under the first knob; gains are positive and in units of the
-first entropy. Arrays may have leading dimensions, one bank each.
+The knob's position runs from 0 (lowers entropy most) to 1 (raises entropy most). x is the position
+minus the start position, so that d is the drift at the start position. Gains are positive and in
+units of the first entropy. Arrays may have leading dimensions, one bank each.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-FORGET = 0.97  # an iteration: a memory of some 33
-NOISE = 0.02  # s at first, of the first entropy
-BELIEF = 3.0  # how many observations that is worth
-LIKELY, DECADES = 0.1, 0.7  # the gain at the centre of the prior and its width
+FORGET = 0.97  # per iteration: a memory of about 33 iterations
+NOISE = 0.02  # initial s, relative to the first entropy
+BELIEF = 3.0  # weight of the initial s, in observations
+LIKELY, DECADES = 0.1, 0.7  # the prior of the gain: centre, and width in decades
 LATE = ((0, 0.0), (0, 0.5), (0, 0.8), (1, 0.0), (2, 0.0))  # (delay, lag)
 RESTLESS = ((0.3, 0.05), (0.5, 0.3))  # (sqrt q_H, sqrt q_d)
 MEMORY = 1 + max(delay for delay, _ in LATE)
@@ -48,14 +48,14 @@ def _candidates() -> tuple[Array, NDArray[np.int64], Array, Array, Array]:
 
 
 GAIN, DELAY, LAG, Q_LEVEL, Q_DRIFT = _candidates()
-# heavy tails: a gain four decades off is unlikely, not impossible
+# heavy tails: a gain four decades off stays possible
 _PRIOR = -np.log1p((np.log10(GAIN / LIKELY) / DECADES) ** 2)
 PRIOR = _PRIOR - np.logaddexp.reduce(_PRIOR)
 
 
 @dataclass(frozen=True, eq=False)
 class Bank:
-    """What is known after some iterations. M candidates; leading dimensions are banks."""
+    """The filters' state after some iterations. M candidates; leading dimensions are banks."""
 
     scale: Array  # [...] the first entropy, the unit of gains
     level: Array  # [..., M] H
@@ -64,9 +64,9 @@ class Bank:
     weight: Array  # [..., M] log of the candidates' probabilities
     acting: Array  # [..., M] v
     covariance: Array  # [3, M] of H, of H with d and of d, in units of s^2
-    belief: float  # how many observations s rests on
-    start: Array  # [...] the knob at first, 0 to 1
-    inputs: Array  # [..., MEMORY] the knob in the last iterations less `start`, newest first
+    belief: float  # effective number of observations behind s
+    start: Array  # [...] the knob's start position, 0 to 1
+    inputs: Array  # [..., MEMORY] the knob in the last iterations minus `start`, newest first
 
     @property
     def knob(self) -> Array:
@@ -78,7 +78,7 @@ class Bank:
 
     @property
     def gain(self) -> Array:
-        """[...]: change of entropy an iteration by the whole range of the knob: geometric mean."""
+        """[...]: entropy change per iteration by the knob's whole range (geometric mean)."""
         return self.scale * np.exp((np.exp(self.weight) * np.log(GAIN)).sum(-1))
 
     @property
@@ -87,7 +87,7 @@ class Bank:
 
     @property
     def change(self) -> Array:
-        """[...]: change of entropy in the coming iterations if the knob stays where it acts now."""
+        """[...]: entropy change per iteration if the part of the knob in effect stays as it is."""
         moves = self.drift + GAIN * self.scale[..., None] * self.acting
         return (np.exp(self.weight) * moves).sum(-1)
 
@@ -102,7 +102,7 @@ class Bank:
 
 
 def begin(entropy: Array, scale: Array, x: Array) -> Bank:
-    """A bank that has seen one entropy [...] under a knob that was at x [...]."""
+    """The bank after a first entropy [...] with the knob at x [...]."""
     shape, one = (*np.shape(entropy), len(GAIN)), np.ones(len(GAIN))
     first = BELIEF * (NOISE * scale[..., None]) ** 2
     return Bank(
@@ -114,7 +114,7 @@ def begin(entropy: Array, scale: Array, x: Array) -> Bank:
 
 
 def learn(bank: Bank, entropy: Array) -> Bank:
-    """The bank after another entropy [...], that which follows the last of its inputs."""
+    """The bank after another entropy [...], the one that follows its last input."""
     acting = LAG * bank.acting + (1 - LAG) * bank.inputs[..., DELAY]
     expected = bank.level + bank.drift + GAIN * bank.scale[..., None] * acting
     var, cov, var_drift = bank.covariance
@@ -140,21 +140,21 @@ def learn(bank: Bank, entropy: Array) -> Bank:
 
 
 def wanted(bank: Bank, goal: Array, stiffness: float) -> Array:
-    """[..., M]: how far each candidate would move the knob, to then leave it there.
+    """[..., M]: each candidate's best lasting move of the knob.
 
     The move m that minimises sum_j (H_t+j - goal_j)^2 + stiffness h (s m)^2 over the h iterations
-    ahead, x_t+i = x_t-1 + m, in the candidate's own noiseless future: least squares in one unknown.
+    ahead, x_t+i = x_t-1 + m, in the candidate's noiseless prediction: least squares in one unknown.
 
     Args:
-        bank: what is known, up to the entropy before iteration t.
-        goal: [..., h] what entropy should be before iterations t + 1 to t + h.
-        stiffness: what a move costs, against the noise's own part in the sum.
+        bank: the bank after the entropy before iteration t.
+        goal: [..., h] desired entropy before iterations t + 1 to t + h.
+        stiffness: cost of a move, relative to the noise's part in the sum.
     """
     gain = GAIN * bank.scale[..., None]
     x, kept, stays = bank.inputs[..., :1], bank.acting, bank.level
     top, bottom = np.zeros_like(bank.level), np.zeros_like(bank.level)
     for j, response in enumerate(_responses(goal.shape[-1])):
-        since = j - DELAY  # the input that acts: so many iterations from now
+        since = j - DELAY  # the input in effect, in iterations from now
         past = bank.inputs[..., np.clip(-since - 1, 0, MEMORY - 1)]
         kept = LAG * kept + (1 - LAG) * np.where(since >= 0, x, past)
         stays = stays + bank.drift + gain * kept
@@ -165,14 +165,14 @@ def wanted(bank: Bank, goal: Array, stiffness: float) -> Array:
 
 
 def effect(bank: Bank, horizon: int) -> Array:
-    """[..., M]: change of entropy by a lasting move over the whole range, RMS over the horizon."""
+    """[..., M]: entropy change by a lasting move over the whole range, RMS over the horizon."""
     responses = np.array(_responses(horizon))
     return GAIN * bank.scale[..., None] * np.sqrt((responses**2).mean(0))
 
 
 @cache
 def _responses(horizon: int) -> tuple[Array, ...]:
-    """[M] for each iteration ahead: change of entropy by a lasting unit move, over the gain."""
+    """[M] for each iteration ahead: entropy change by a lasting unit move, divided by the gain."""
     moved, total, out = np.zeros(len(GAIN)), np.zeros(len(GAIN)), []
     for j in range(horizon):
         moved = LAG * moved + (1 - LAG) * (j >= DELAY)
@@ -182,12 +182,11 @@ def _responses(horizon: int) -> tuple[Array, ...]:
 
 
 def agreed(bank: Bank, moves: Array, slack: Array, dissent: float, danger: float) -> Array:
-    """[...]: the largest move that most candidates would make too, and few find dangerous.
+    """[...]: a quantile of the candidates' moves, capped by a quantile with slack.
 
-    All but a share `dissent` of the weight would go at least as far, and all but a share `danger`
-    would, if they went further by their slack. 0 where they do not agree on the direction.
-    `moves` [..., M] are what each candidate would do, `slack` [..., M] by how much more it finds no
-    harm in.
+    All but a share `dissent` of the weight would move at least as far. All but a share `danger`
+    would do so with their slack added. 0 if the quantiles disagree on the direction. `moves`
+    [..., M] is each candidate's move, `slack` [..., M] the additional move it accepts.
     """
     up = np.minimum(_quantile(bank, moves, dissent), _quantile(bank, moves + slack, danger))
     down = np.maximum(
@@ -197,7 +196,7 @@ def agreed(bank: Bank, moves: Array, slack: Array, dissent: float, danger: float
 
 
 def _quantile(bank: Bank, values: Array, p: float) -> Array:
-    """[...]: of values [..., M], by the bank's weights."""
+    """[...]: the p-quantile of values [..., M] under the bank's weights."""
     order = np.argsort(values, -1)
     below = np.cumsum(np.exp(np.take_along_axis(bank.weight, order, -1)), -1)
     at = np.minimum((below < p).sum(-1), len(GAIN) - 1)
@@ -206,6 +205,6 @@ def _quantile(bank: Bank, values: Array, p: float) -> Array:
 
 
 def apply(bank: Bank, x: Array) -> Bank:
-    """The bank, told what the knob [...] is, 0 to 1, in the iteration that begins."""
+    """The bank with the knob's position [...], 0 to 1, in the iteration that begins."""
     new = (x - bank.start)[..., None]
     return replace(bank, inputs=np.concatenate([new, bank.inputs[..., :-1]], -1))

@@ -1,29 +1,29 @@
-"""The thermostat's multiplier: the entropy bonus that the coming updates need, solved for.
+"""The thermostat's multiplier: solves for the entropy bonus that the coming updates need.
 
 h is the gradient of the mean entropy on some rollouts, m is AdamW's momentum (bias-corrected). P is
-its preconditioner with the expected square of the coming gradient, C the multiplier that m already
-holds. Before each update:
+its preconditioner with the expected square of the coming gradient, C the multiplier contained in m.
+Before each update:
 
-    A = <h, -P m>     first-order change of entropy by an update of the policy as it moves now
-    B = <h, P h>      the same by a unit of the multiplier, once momentum has taken it up
+    A = <h, -P m>     first-order entropy change by an update along the current momentum
+    B = <h, P h>      the same per unit of the multiplier, once momentum contains it
     c = C + (d - A) / (W B)                                                              (1)
 
-d is the change of entropy wanted of an update. An update takes only a part w = 1 - beta1 of a
-gradient. W = w brings the wanted change with the very next one, and every error of A comes into c
-tenfold; W = 1 is the multiplier under which entropy would drift as wanted for good, and acts ten
-updates late. Entropy is to be at its target in N = 2 iterations (`HORIZON`), or in 4 updates
-where that is more. With momentum's lag that is critically damped for W = N w / 4, N in updates. c
-is then the coefficient of an entropy bonus.
+d is the wanted entropy change of an update. An update takes only a part w = 1 - beta1 of a
+gradient. W = w gives the wanted change with the very next update, but enlarges errors of A tenfold
+in c. W = 1 is the multiplier for a lasting drift of d, and acts ten updates late. Entropy is to
+reach its target in N = 2 iterations (`HORIZON`), or in 4 updates if that is longer. With momentum's
+lag this is critically damped for W = N w / 4, N in updates. c is then the coefficient of an entropy
+bonus.
 
-h is taken once an iteration, and before every update while momentum settles (`Hold.due`). Until the
-next time A - C B, the drift without the bonus, and B are taken to stay as they are; C is known at
-every update.
+h is computed once per iteration, and before every update while momentum settles (`Hold.due`). In
+between, A - C B (the drift without the bonus) and B are assumed constant; C is known at every
+update.
 
 A Kalman filter supplies d. Its state is the entropy H, its change D since the iteration began, and
-two parts of the bias, the change of an iteration that first order does not explain: one that fades
-within a few iterations and one that lasts, so that no offset is left. Its inputs are every update's
-foretold change, the rollouts' mean entropy with its standard error, and, at an update, the measured
-change of entropy on tokens of this iteration.
+two parts of the bias, the change per iteration that first order does not explain. One part decays
+within a few iterations; the other persists and removes a constant offset. Its inputs are every
+update's predicted change, the rollouts' mean entropy with its standard error, and, at an update,
+the measured entropy change on tokens of this iteration.
 """
 
 from __future__ import annotations
@@ -41,70 +41,69 @@ from .target import TargetSpec, parse_target
 
 Array = NDArray[np.float64]
 
-HORIZON = 2.0  # iterations in which entropy is to be at its target
-DAMPING = 4.0  # of momentum's lag over the horizon: critical
-LARGEST = 1.0  # the bonus' gradient over the whole one, norms
-# of the first entropy, an iteration: what is asked for at most; entropy that is pushed fast costs
-# the score
+HORIZON = 2.0  # iterations in which entropy is to reach its target
+DAMPING = 4.0  # critical damping: W = N w / DAMPING
+LARGEST = 1.0  # norm of the bonus' gradient, at most, over the norm of the whole gradient
+# largest wanted change per iteration, over the first entropy: fast changes of entropy cost score
 RISE, FALL = 0.04, 0.05
-# standard deviations an iteration, chosen by the likelihood of the entropies of earlier runs
-# (docs/thermostat_record.md). Of the entropy beside what is foretold:
-WANDER = 0.35  # of its standard error, for where few prompts carry it, it moves more,
-UNSURE = 0.25  # and of what is foretold
-# of the bias, of the first entropy: of its part that fades and of that which lasts
+# standard deviations per iteration, chosen by the likelihood of the entropies of earlier runs
+# (docs/thermostat_record.md). Of the entropy's deviation from its prediction:
+WANDER = 0.35  # relative to its standard error (with few prompts entropy moves more),
+UNSURE = 0.25  # and relative to the predicted change
+# of the bias, relative to the first entropy: its decaying and its lasting part
 RESTLESS = np.array([0.004, 0.0004])
-BIASED = np.array([0.03, 0.004])  # the same at first
-FADING = np.array([0.6, 1.0])  # what is left of each after an iteration
+BIASED = np.array([0.03, 0.004])  # initial standard deviations of the same
+FADING = np.array([0.6, 1.0])  # fraction of each that is left after an iteration
 POOL = 10  # iterations over which the relative standard error is averaged
-SLOW = 0.8  # memory, an update, of the gradient's norm and of its clipping
+SLOW = 0.8  # decay per update of the running averages of gradient norm and clipping
 
 
 @dataclass(frozen=True)
 class Response:
-    """How entropy answers to the coming update, from its gradient h on some rollouts."""
+    """Entropy's first-order response to the coming update, from its gradient h on some rollouts."""
 
-    drift: float  # A, nats an update
-    gain: float  # B, nats an update and unit of the multiplier
-    norm: float  # of h
+    drift: float  # A, nats per update
+    gain: float  # B, nats per update and unit of the multiplier
+    norm: float  # norm of h
 
 
 @dataclass(frozen=True)
 class Momentum:
-    """How far an optimizer's momentum has come, after t updates."""
+    """Weights of an optimizer's momentum after t updates."""
 
-    # w, the part of the next update that its own gradient has: (1 - beta1) / (1 - beta1^(t + 1))
+    # w, the weight of its own gradient in the next update: (1 - beta1) / (1 - beta1^(t + 1))
     young: float
     lasting: float  # 1 - beta1
     corrected: float  # 1 - beta1^t
-    pace: float = 1.0  # the learning rate over that of the whole run, from 0 to 1
+    pace: float = 1.0  # the learning rate over the run's, from 0 to 1
 
     def lasting_part(self, updates: int) -> float:
-        """W of equation (1), of so many updates an iteration."""
+        """W of equation (1), for this number of updates per iteration."""
         return min(1.0, max(self.young, HORIZON * updates * self.lasting / DAMPING))
 
 
 @dataclass(frozen=True)
 class MultiplierState(ControlState):
-    """The multiplier c now (`value`), and what the filter knows; entropies are in nats."""
+    """The current multiplier c (`value`) and the filter's state; entropies are in nats."""
 
     first: float | None = None  # the first entropy seen
     mean: tuple[float, ...] = ()  # [4] of H, D and the two parts of the bias
     covariance: tuple[float, ...] = ()  # [16] of these
     noise: float = 0.0  # standard error of an iteration's entropy over that entropy
-    seen: int = 0  # iterations
+    seen: int = 0  # number of iterations
     last: float | None = None  # the last entropy seen
-    coming: float = 0.0  # change of entropy that is foretold of the coming update
-    foretold: float = 0.0  # the same of this iteration's updates so far
-    promised: float = 0.0  # the same of the last iteration's updates
-    realised: float = 0.0  # what came: the last entropy seen less the one before it
-    inside: float = 0.0  # the multiplier that AdamW's momentum holds, before its bias correction
-    drift: float = 0.0  # A - C B, an update: what entropy does without the multiplier
-    gain: float = 0.0  # B, nats an update and unit of the multiplier
+    coming: float = 0.0  # predicted entropy change of the coming update
+    foretold: float = 0.0  # the same, sum over this iteration's updates so far
+    promised: float = 0.0  # the same, sum over the last iteration's updates
+    realised: float = 0.0  # observed change: the last entropy minus the one before it
+    inside: float = 0.0  # the multiplier in AdamW's momentum, before bias correction
+    drift: float = 0.0  # A - C B per update: entropy change without the multiplier
+    gain: float = 0.0  # B, nats per update and unit of the multiplier
     slope: float = 0.0  # norm of h
-    clipping: float = 1.0  # what clipping leaves of a gradient, from 0 to 1
-    norm: float = 0.0  # of the gradient
-    share: float = 0.0  # norm of the bonus' gradient over that of the whole, of the last update
-    bound: bool = False  # whether that was at its largest
+    clipping: float = 1.0  # factor of gradient clipping, from 0 to 1
+    norm: float = 0.0  # norm of the gradient
+    share: float = 0.0  # norm of the bonus' gradient over that of the whole, in the last update
+    bound: bool = False  # whether that share was at its limit
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MultiplierState:
@@ -119,14 +118,14 @@ class MultiplierState(ControlState):
     def stderr(self) -> float:
         """Standard error of an iteration's entropy, nats.
 
-        Of the entropy expected: a high one, whose error is large too, must not count for less.
+        Based on the predicted entropy: a high observation must not get less weight than a low one.
         """
         level = self.mean[0] if self.mean else self.last or 0.0
         return max(self.noise * level, 1e-3 * self.scale)
 
     @property
     def bias(self) -> float:
-        """Change of an iteration that first order does not explain, nats."""
+        """Change per iteration that first order does not explain, nats."""
         return sum(self.mean[2:])
 
     def _filtered(self, mean: Array, covariance: Array, **others: Any) -> MultiplierState:
@@ -138,10 +137,10 @@ class MultiplierState(ControlState):
         return np.array(self.mean), np.array(self.covariance).reshape(4, 4)
 
     def measured(self, place: int, value: float, variance: float) -> MultiplierState:
-        """The filter after a measurement, in nats and nats^2, of H (0) or of D (1).
+        """The filter after a measurement (nats, variance in nats^2) of H (`place` 0) or D (1).
 
-        D is measured on some of the iteration's tokens: their mean entropy now less that before
-        its updates.
+        D is measured on some of the iteration's tokens: their current mean entropy minus that
+        before its updates.
         """
         x, P = self._known()
         gain = P[place] / (P[place, place] + variance)
@@ -153,7 +152,7 @@ class Multiplier:
     """Solves for the multiplier that brings entropy to its target and keeps it there.
 
     Parameters:
-        target: what to hold (`entrostat.control.target`); None takes the first entropy.
+        target: entropy to hold (`entrostat.control.target`); None takes the first entropy.
         side: "both", or "below" for a multiplier that is never negative.
     """
 
@@ -179,7 +178,7 @@ class Multiplier:
             promised=state.foretold,
             realised=0.0 if state.last is None else seen.entropy - state.last,
         )  # fmt: skip
-        if state.seen <= 2:  # the first iteration's changes were not foreseen and say nothing
+        if state.seen <= 2:  # the first iteration's changes had no prediction
             state = replace(state, mean=(seen.entropy, 0.0, 0.0, 0.0))
             prior = np.diag([state.stderr, 0.0, *(BIASED * state.scale)]) ** 2
             return state._filtered(np.array(state.mean), prior)
@@ -191,7 +190,7 @@ class Multiplier:
     def responds(
         self, state: MultiplierState, response: Response, momentum: Momentum
     ) -> MultiplierState:
-        """The state after a gradient of the mean entropy was taken, before the coming update."""
+        """The state with a new gradient of the mean entropy, before the coming update."""
         drift = response.drift - state.inside / momentum.corrected * response.gain
         return replace(state, drift=drift, gain=response.gain, slope=response.norm)
 
@@ -211,15 +210,15 @@ class Multiplier:
         return self.decided(state, bounded, drift + more, state.slope)
 
     def lack(self, state: MultiplierState, updates: int, pace: float) -> float:
-        """d: the change of entropy wanted of an update, nats.
+        """d: the wanted entropy change of an update, nats.
 
-        While the learning rate warms up or runs out, entropy moves at its pace: a multiplier that
-        made up for it would be as large as the learning rate is small.
+        It scales with the learning rate (`pace`) during warmup and decay: otherwise a small
+        learning rate would need a large multiplier.
         """
         assert state.target is not None
         H = state.mean[0]
-        horizon = max(HORIZON, DAMPING / updates)  # with W at its least, so many are critical
-        # the policy has been at its first entropy; above it, slowly
+        horizon = max(HORIZON, DAMPING / updates)  # at the least W, critically damped
+        # any speed up to the first entropy, where the policy has been; above it at most RISE
         fastest = max(RISE * state.scale, (state.scale - H) / horizon)
         wanted = min((state.target - H) / horizon, fastest) - state.bias
         return pace * wanted / updates
@@ -228,11 +227,11 @@ class Multiplier:
         self, multiplier: Callable[[float], float], state: MultiplierState, updates: int,
         pace: float,
     ) -> float:  # fmt: skip
-        """The multiplier of the change that is wanted, or of a smaller fall.
+        """The multiplier for the wanted change, or for a slower fall.
 
-        Entropy that is pushed down fast costs the score: a multiplier below 0 may stop a rise, and
-        make entropy fall by `FALL` an iteration, no faster. `multiplier` is that of a change of an
-        update, nats.
+        Pushing entropy down fast costs score: a multiplier below 0 may stop a rise or lower entropy
+        by at most `FALL` per iteration. `multiplier` maps an update's entropy change (nats) to its
+        multiplier.
         """
         wanted, slowest = self.lack(state, updates, pace), -FALL * state.scale / updates
         c = multiplier(wanted)
@@ -247,7 +246,7 @@ class Multiplier:
     ) -> MultiplierState:
         """The state with the multiplier c for the coming update.
 
-        `change` of entropy is foretold of the update, nats; `norm` is that of the entropy's
+        `change` is the update's predicted entropy change, nats; `norm` the norm of the entropy's
         gradient.
         """
         share = abs(c) * norm / max(state.norm, 1e-30)
@@ -255,7 +254,7 @@ class Multiplier:
         return replace(state, value=c, coming=change, share=share, bound=bound)
 
     def foretell(self, state: MultiplierState, change: float, updates: int) -> MultiplierState:
-        """The filter carried over an update that is to change entropy by `change` nats."""
+        """The filter after an update with a predicted entropy change of `change` nats."""
         x, P = state._known()
         F = np.eye(4)
         F[:2, 2:] = 1 / updates
@@ -267,10 +266,10 @@ class Multiplier:
     def stepped(
         self, state: MultiplierState, norm: float, clip: float, lasting: float, updates: int
     ) -> MultiplierState:
-        """The state after the update that was decided on.
+        """The state after the decided update.
 
-        `norm` is that of the gradient before clipping, not finite where the update was skipped;
-        `clip` the largest norm that clipping leaves; `lasting` 1 - beta1.
+        `norm` is the gradient's norm before clipping, not finite if the update was skipped; `clip`
+        the largest norm after clipping; `lasting` 1 - beta1.
         """
         if not math.isfinite(norm):
             return state
@@ -285,7 +284,7 @@ class Multiplier:
         )
 
     def figures(self, state: MultiplierState) -> dict[str, float]:
-        """What is known when an iteration begins, to log as `thermostat/...` (docs/metrics.md)."""
+        """Metrics at the start of an iteration, as `thermostat/...` (docs/metrics.md)."""
         if not state.mean:
             return {}
         return {

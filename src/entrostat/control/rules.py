@@ -1,4 +1,4 @@
-"""Controllers with gains set by hand: the papers' steps, up or down by the error's sign, and PI."""
+"""Controllers with hand-set gains: the papers' steps by the error's sign, and a PI law."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _clip(x: float, low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class Multiplicative:
-    """Times `factor` while entropy is below the target, divided by it while above (REPO 3, App. B).
+    """Multiply by `factor` while entropy is below the target, divide while above (REPO 3, App. B).
 
-    The magnitude stays in [low, high]. With `bidirectional` the value has a sign, which pushes the
-    right way where it is + below the target and - above: then the magnitude grows, otherwise it
-    shrinks. `flip` says when a wrong sign changes:
+    The magnitude stays in [low, high]. With `bidirectional` the value has a sign. If the sign is
+    right (+ below the target, - above) the magnitude grows, otherwise it shrinks. `flip` defines
+    when a wrong sign changes:
 
-        gradual    where the magnitude would leave the range at the bottom; it is then `low`
+        gradual    when the magnitude would fall below `low`; it is then `low`
         immediate  at once, so that the sign is that of target - entropy after every step
 
     `factor=2` is REPO's doubling controller, `factor=1.01` ADAPO's.
@@ -78,7 +78,7 @@ class Multiplicative:
 
 @dataclass(frozen=True)
 class Additive:
-    """Plus or minus `delta` per iteration, kept in [low, high] (PAR 3.2 and 7.3).
+    """Add or subtract `delta` per iteration, clipped to [low, high] (PAR 3.2 and 7.3).
 
     `rises="below"`: c + delta if entropy < target, else c - delta (adaptive entropy coefficient).
     `rises="above"`: c + delta if entropy > target, else c - delta (positive-advantage weight).
@@ -110,18 +110,18 @@ class Additive:
 
 @dataclass(frozen=True)
 class PiState(ControlState):
-    """`integral` is the part of the coefficient that past errors have left."""
+    """`integral` is the integral part of the coefficient."""
 
     integral: float = 0.0
 
 
 @dataclass(frozen=True)
 class ProportionalIntegral:
-    """A proportional-integral law with gains set by hand: what the thermostat does without a hand.
+    """A proportional-integral law with hand-set gains, as a baseline for the thermostat.
 
     With e = (target - entropy) / target, once per iteration: i <- clip(i + ki e, low, high), unless
-    the coefficient stands at the end of [low, high] that e pushes towards (anti-windup); c =
-    clip(kp e + i, low, high). Gains are in units of the coefficient: those that hold REPO-R's zeta
+    the coefficient is at the end of [low, high] that e pushes towards (anti-windup); c =
+    clip(kp e + i, low, high). Gains are in units of the coefficient: gains tuned for REPO-R's zeta
     on one language model are wrong for another coefficient.
     """
 

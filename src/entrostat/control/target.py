@@ -1,4 +1,4 @@
-"""What a controller is asked to hold: a number, a share of the first entropy, a schedule.
+"""A controller's target: a number, a share of the first entropy, or a schedule.
 
 0.7                        nats per token
 0.8x                       .8 times the first iteration's
@@ -22,7 +22,7 @@ _CHANGING = "'linear 1x 0.6x', 'cosine 1x 0.6x', 'points 0:1x 0.5:0.8x 1:0.6x' (
 
 @dataclass(frozen=True)
 class Level:
-    """A number of nats, or, with `relative`, a share of the first iteration's."""
+    """A number of nats, or with `relative` a share of the first iteration's entropy."""
 
     value: float
     relative: bool = False
@@ -33,11 +33,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Target:
-    """What to hold, at every time of a run."""
+    """The target as a function of time over a run."""
 
     times: tuple[float, ...]  # 0 at the first iteration, 1 at the last, rising; one for each level
-    levels: tuple[Level, ...]  # what to hold then; between them it is interpolated
-    smooth: bool = False  # by half a cosine, not linearly
+    levels: tuple[Level, ...]  # the target at these times; interpolated between them
+    smooth: bool = False  # interpolate by half a cosine, not linearly
 
     @property
     def constant(self) -> bool:
@@ -45,14 +45,14 @@ class Target:
 
     @property
     def fixed(self) -> float | None:
-        """Where it is one number whatever the policy, this number."""
+        """The number of a constant target in nats; None for any other target."""
         only = self.levels[0]
         return only.value if self.constant and not only.relative else None
 
     def at(self, progress: float | None, first: float) -> float:
-        """What to hold at a time, where the first iteration's entropy was `first`, nats.
+        """The target at a time, nats, given the first iteration's entropy `first`, nats.
 
-        `progress` is 0 at the first iteration, 1 at the last; before and after it stays.
+        `progress` is 0 at the first iteration, 1 at the last; outside [0, 1] it is clamped.
         """
         values = [level.of(first) for level in self.levels]
         if self.constant:
@@ -74,7 +74,7 @@ class Target:
 
 
 def parse_target(spec: TargetSpec, who: str = "controller") -> Target:
-    """Read a target as a user writes it; None is the first iteration's own, `1x`.
+    """Parse a target as a user writes it; None is the first iteration's own, `1x`.
 
     An error's message begins with `who`.
     """
@@ -91,7 +91,7 @@ def is_schedule(value: Any) -> bool:
 
 
 def parse_schedule(text: str, level: Callable[[str], Level]) -> Target:
-    """A schedule as a user writes it, its levels read by `level`; a ValueError where it is none."""
+    """Parse a schedule as a user writes it, its levels by `level`; ValueError if invalid."""
     kind, *words = text.split()
     if kind == "points":
         pairs = [word.partition(":")[::2] for word in words]
@@ -105,7 +105,7 @@ def parse_schedule(text: str, level: Callable[[str], Level]) -> Target:
 
 
 def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
-    """`parse_target` without schedules: what the papers' own controllers take."""
+    """`parse_target` without schedules, for the papers' controllers."""
     try:
         return Target((0.0,), (_level("1x" if spec is None else spec),))
     except (TypeError, ValueError):
@@ -115,7 +115,7 @@ def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
 
 
 def held_target(spec: TargetSpec, known: float | None, entropy: float) -> float:
-    """The target of a controller without schedules: `known`, or by the first entropy it sees."""
+    """The target of a controller without schedules: `known`, else from the first entropy."""
     return parse_target(spec).at(None, entropy) if known is None else known
 
 

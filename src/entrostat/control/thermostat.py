@@ -1,4 +1,4 @@
-"""The thermostat: holds entropy at any target with any knob, without gains set by hand."""
+"""The thermostat: holds entropy at any target with any knob, without hand-set gains."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .base import ControlState
 from .kalman_bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
 from .target import TargetSpec, parse_target
 
-# one set for every knob and policy: chosen on made-up plants (docs/thermostat_record.md)
-HORIZON = 4  # iterations ahead that a move is judged by
+# one set for every knob and policy, chosen on simulated plants (docs/thermostat_record.md)
+HORIZON = 4  # iterations ahead over which a move is evaluated
 STIFFNESS = 1.0  # a move over the whole range costs as much as the noise's part
-DISSENT = 0.3  # of the bank's weight may want a smaller move,
-DANGER, HARM = 0.03, 0.5  # and so much one that is smaller by more than this share of the first
-# entropy: what a gain that is not known yet may cost
-RATE = 0.25  # of the knob's range, an iteration
-APPROACH, SHARE = 0.05, 8  # a target far away is come nearer to, an iteration, by this much of the
-# first entropy or by an eighth of what is left: a gain that is not known yet does less harm
+DISSENT = 0.3  # share of the bank's weight that may prefer a smaller move
+DANGER, HARM = 0.03, 0.5  # share that may predict an overshoot above HARM times the first entropy:
+# bounds the damage of a gain that is not known yet
+RATE = 0.25  # largest move per iteration, of the knob's range
+APPROACH, SHARE = 0.05, 8  # a distant target is approached per iteration by APPROACH of the first
+# entropy, or by 1/SHARE of the distance if larger: bounds the damage of an unknown gain
 
 
 @dataclass(frozen=True)
 class Range:
-    """Where a coefficient may be, as a position from 0, where it lowers entropy most, to 1."""
+    """The range of a coefficient; position 0 lowers entropy most, 1 raises it most."""
 
     low: float
     high: float
@@ -40,19 +40,19 @@ class Range:
         return (value - self.low) / (self.high - self.low)
 
     def value(self, position: float) -> float:
-        """The inverse of `position`; beyond an end it is that end."""
+        """The inverse of `position`, clipped to the range."""
         value = self.low + (self.high - self.low) * position
         return min(max(value, self.low), self.high)
 
 
 @dataclass(frozen=True)
 class ThermostatState(ControlState):
-    """The knob now (`value`), what it steers to, and all that was learnt."""
+    """The knob's current value (`value`), its target, and the bank."""
 
     first: float | None = None  # the first entropy seen
     progress: float | None = None  # the last progress seen, 0 to 1
-    bank: Bank | None = None  # what the knob does; None until the first update
-    # by how much more than its range the knob would move, in shares of the range
+    bank: Bank | None = None  # the learnt effect of the knob; None until the first update
+    # the part of the wanted move beyond the range, as a share of the range
     wish: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,9 +66,9 @@ class ThermostatState(ControlState):
 
 
 def steer(bank: Bank, goal: Array) -> tuple[Bank, Array]:
-    """The bank, told where the knob goes, and by how much more [...] it would go than it can.
+    """The bank with the knob's next position, and the part [...] of the move beyond its range.
 
-    `goal` [..., h] is what entropy should be before each of the iterations ahead.
+    `goal` [..., h] is the desired entropy before each of the iterations ahead.
     """
     now = bank.entropy[..., None]
     most = np.maximum(APPROACH * bank.scale[..., None], np.abs(goal[..., :1] - now) / SHARE)
@@ -83,20 +83,20 @@ def steer(bank: Bank, goal: Array) -> tuple[Bank, Array]:
 
 @dataclass(frozen=True)
 class Thermostat:
-    """Moves a knob so that entropy is at its target, by what it has learnt of the knob.
+    """Moves a knob to hold entropy at its target, by the knob's learnt effect.
 
-    Once per iteration a bank of Kalman filters (`kalman_bank`) learns from the entropy how strong
-    the knob is, how late it acts, how entropy drifts without it and how noisy it is measured. Each
-    candidate says which move would bring it to the target in the iterations ahead; the move made
-    is the largest that 70% of the bank's weight would make too, as far as 97% of it expect no more
-    than half of the first entropy too much: small while little is known, none where it is
-    unknown which way to go. What the drift asks for is in every move, which is integral
-    action; the bank sees the knob as it was, limits included, so that nothing winds up.
+    Once per iteration a bank of Kalman filters (`kalman_bank`) learns from the entropy the knob's
+    gain and delay, the drift without the knob, and the measurement noise. Each candidate computes
+    the move that brings entropy to the target in the iterations ahead. The move made is the
+    30th-percentile move over the bank's weight, capped so that at most 3% of the weight predicts an
+    overshoot above half of the first entropy. It is small while little is known, and 0 while the
+    direction is unknown. Every move compensates the estimated drift, which is integral action. The
+    bank receives the knob's limited position, so that nothing winds up.
 
     Parameters:
-        start: the knob at first.
-        range: where it may be, and which way along it entropy rises.
-        target: what to hold (`entrostat.control.target`); None takes the first entropy.
+        start: the knob's start value.
+        range: the knob's range, and the direction in which entropy rises.
+        target: entropy to hold (`entrostat.control.target`); None takes the first entropy.
     """
 
     start: float
@@ -115,7 +115,7 @@ class Thermostat:
     def update(
         self, state: ThermostatState, entropy: float, progress: float | None = None
     ) -> ThermostatState:
-        """The state after an iteration whose policy had this entropy, before any update.
+        """The state after observing this entropy, before the iteration's updates.
 
         `progress` is 0 at the first iteration of the run, 1 at the last.
         """
@@ -134,7 +134,7 @@ class Thermostat:
         )  # fmt: skip
 
     def figures(self, state: ThermostatState) -> dict[str, float]:
-        """What was learnt, to log as `thermostat/...` (docs/metrics.md)."""
+        """Metrics of the learnt model, as `thermostat/...` (docs/metrics.md)."""
         if state.bank is None:
             return {}
         bank = state.bank

@@ -1,13 +1,13 @@
-"""A filter that learns how entropy moves, and says where it is going.
+"""A filter that learns the trend of the entropy and forecasts it.
 
-On z_t = log(H_t / H_1 + .05), where noise is alike at every level and a steady decay is a line,
+On z_t = log(H_t / H_1 + .05), where noise is uniform over levels and a steady decay is a line,
 
     z_t = l_t + e_t,    l_t+1 = l_t + phi s_t + a_t,    s_t+1 = phi s_t + b_t,               (1)
 
-a level with a slope that dies away (phi < 1) or does not, both free to wander. How much of the
-movement is noise, wandering or slope is not known beforehand: filters for 36 answers run side by
-side (Kalman; the scale of all variances is learnt with them, conjugately), each weighted by how
-well it has predicted so far, older iterations counting less. What comes is their mixture.
+a level and a slope that decays (phi < 1) or does not, both random walks. The shares of noise, level
+and slope in the movement are unknown: 36 Kalman filters with different variances run in parallel
+(the common scale of the variances has a conjugate prior). Each is weighted by its past predictions,
+older iterations counting less. The forecast is their mixture.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SHIFT = 0.05  # of the first entropy, under the logarithm
+SHIFT = 0.05  # of the first entropy, added under the logarithm
 WANDER = (0.0, 0.03, 0.3)  # variance of a, over that of e
 BEND = (1e-5, 1e-4, 1e-3, 1e-2)  # variance of b, over that of e
 DYING = (0.9, 0.98, 1.0)  # phi
-MEMORY = 0.98  # of an iteration's evidence, an iteration later
+MEMORY = 0.98  # decay of the evidence per iteration
 HORIZON = 200  # iterations ahead
-NOISE = 0.02  # standard deviation of e before anything is seen, worth so many iterations:
+NOISE = 0.02  # prior standard deviation of e, worth so many iterations:
 WORTH = 4.0
 
 _GRID = np.array(list(itertools.product(WANDER, BEND, DYING)))
@@ -36,14 +36,14 @@ _GRID = np.array(list(itertools.product(WANDER, BEND, DYING)))
 
 @dataclass(frozen=True)
 class Trend:
-    """What the entropies so far say of those to come; a new one with each (`seen`).
+    """The filters' state after the entropies so far; immutable, `seen` returns the next.
 
-    The variance of e is inverse-gamma: `shape` is half the observations that it is worth, `scale`
-    [36] half the sum of squares.
+    The variance of e is inverse-gamma: `shape` is half the number of observations, `scale` [36]
+    half the sum of squares.
     """
 
     count: int = 0  # iterations seen
-    first: float = 0.0  # the first entropy, nats; 0 before one was seen
+    first: float = 0.0  # the first entropy, nats; 0 before it
     # [36, 2] level and slope of each filter, [36, 2, 2] their covariance over the variance of e
     mean: Array = field(default_factory=lambda: np.zeros((len(_GRID), 2)))
     cov: Array = field(default_factory=lambda: np.tile(np.diag([1e6, 4.0]), (len(_GRID), 1, 1)))
@@ -61,7 +61,7 @@ class Trend:
         error = math.log(entropy / first + SHIFT) - mean[:, 0]
         odd = error**2 / spread
         shape, scale = MEMORY * self.shape, MEMORY * self.scale
-        if self.count == 0:  # a level from nowhere is no evidence
+        if self.count == 0:  # the first level carries no evidence
             likely, odd = np.zeros(len(_GRID)), np.zeros(len(_GRID))
         else:
             likely = _student(odd, spread, shape, scale)
@@ -77,10 +77,10 @@ class Trend:
         )
 
     def outside(self, low: float, high: float) -> Array:
-        """[201] probability that the level has been outside a range by 0, 1, ... 200 iterations on.
+        """[201] probability that the level has left a range within 0, 1, ... 200 iterations.
 
-        It may come back: by then it was outside with at least the largest probability so far. The
-        range is in nats; 0 and infinity are no bounds.
+        A lower bound, since the level may return: the running maximum of the probability of being
+        outside. The range is in nats; 0 and infinity mean no bound.
         """
         weight = np.exp(self.weight - self.weight.max())
         weight = (weight / weight.sum())[:, None]
@@ -96,7 +96,7 @@ class Trend:
 
 
 def _normal(x: Array) -> Array:
-    """The normal distribution function; torch's, for veRL's environment has no scipy."""
+    """The normal distribution function; torch's, because veRL's environment has no scipy."""
     import torch
 
     return torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(x))).numpy()
@@ -104,15 +104,15 @@ def _normal(x: Array) -> Array:
 
 @cache
 def _paths() -> tuple[Array, Array]:
-    """[36, 201] each: what a slope has added to the level k iterations on, and what noise has.
+    """[36, 201] each: change of the level after k iterations by a unit slope, and its variance.
 
-    The second is a variance, over that of e.
+    The variance is relative to that of e.
     """
     wander, bend, phi = (column[:, None] for column in _GRID.T)
     powers = np.cumprod(np.broadcast_to(phi, (len(_GRID), HORIZON)), axis=1)
     zero = np.zeros((len(_GRID), 1))
     reach: Array = np.concatenate([zero, np.cumsum(powers, axis=1, dtype=float)], axis=1)
-    # a bend k iterations ago has since added reach_k to the level
+    # a unit change of the slope k iterations ago has since added reach_k to the level
     bent = np.concatenate([zero, np.cumsum(bend * reach[:, :-1] ** 2, axis=1)], axis=1)
     return reach, bent + wander * np.arange(HORIZON + 1)
 

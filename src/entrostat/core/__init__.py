@@ -1,4 +1,4 @@
-"""What methods become a loss with: batches, estimators, the objective, token statistics.
+"""Turns methods into a loss: batches, advantage estimators, the objective, token statistics.
 
-`distributed` reduces over the rollouts of all ranks, `deterministic` has the order-free sums.
+`distributed` reduces over the rollouts of all ranks; `deterministic` has the order-free sums.
 """

@@ -1,9 +1,9 @@
-"""Group estimators: from outcome rewards [B] to one advantage per rollout [B]. Pure functions.
+"""Advantage estimators: outcome rewards [B] to one advantage per rollout [B]. Pure functions.
 
 Formulas and names are those of the papers: GRPO (DeepSeekMath, arXiv 2402.03300), RLOO
 (arXiv 2402.14740), Dr. GRPO (arXiv 2503.20783), REINFORCE++ (arXiv 2501.03262), OPO
 (arXiv 2505.23585), GDPO (arXiv 2601.05242), MaxRL (arXiv 2602.02710), pass@k training (arXiv
-2503.19595, as veRL has it).
+2503.19595, as implemented in veRL).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Groups:
 
     Args:
         group: [B] int; equal numbers are rollouts of one prompt.
-        dtype: of `size`.
+        dtype: dtype of `size`.
 
     Attributes:
         index: [B] int64, the group of each rollout in 0..G-1.
-        size: [G], rollouts of each group.
+        size: [G], number of rollouts in each group.
     """
 
     def __init__(self, group: Tensor, dtype: torch.dtype) -> None:
@@ -44,12 +44,12 @@ class Groups:
         return self.sum(values) / self.own_size
 
     def largest(self, values: Tensor) -> Tensor:
-        """[B] -> [G]: the largest of each group."""
+        """[B] -> [G]: the largest value of each group."""
         start = torch.full_like(self.size, -torch.inf, dtype=values.dtype)
         return start.scatter_reduce(0, self.index, values, "amax")
 
     def varies(self, values: Tensor) -> Tensor:
-        """[B] -> [B] bool: whether the values of each rollout's group, but NaN, differ."""
+        """[B] -> [B] bool: whether the values of each rollout's group differ, NaN ignored."""
         known = ~values.isnan()
         high = self.largest(torch.where(known, values, -torch.inf))
         low = -self.largest(torch.where(known, -values, -torch.inf))
@@ -57,7 +57,7 @@ class Groups:
 
     @property
     def own_size(self) -> Tensor:
-        """[B]: how many rollouts each one's group has."""
+        """[B]: the size of each rollout's group."""
         return self.size[self.index]
 
 
@@ -109,7 +109,7 @@ def _grpo_passk(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: fl
 
 
 def _exact_zero(centred: Tensor, rewards: Tensor, groups: Groups) -> Tensor:
-    """Equal rewards give exactly 0, which a rounded mean (say of three times .1) would not."""
+    """Set groups of equal rewards to exactly 0; a rounded mean of three times .1 does not."""
     return torch.where(groups.varies(rewards), centred, 0)
 
 
@@ -121,7 +121,7 @@ def _gdpo(
     rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float,
     weights: Sequence[float] | None = None,
 ) -> Tensor:  # fmt: skip
-    """[B]: each column of rewards [B, F] or [B] (NaN: not scored) normalized on its own first."""
+    """[B]: normalize each column of rewards [B, F] or [B] (NaN: not scored), then sum, whiten."""
     total = torch.zeros_like(groups.own_size)
     constant = torch.ones_like(groups.index, dtype=torch.bool)
     for i, part in enumerate(rewards.view(len(rewards), -1).unbind(-1)):
@@ -181,15 +181,15 @@ def advantages(
 
     ===================== ===========================================================
     grpo                  (R - mean) / (std + 1e-6) over the group, std unbiased
-    grpo_batch            the same with the deviation of the whole batch's rewards
-    gdpo                  grpo of each reward function, their weighted sum, reinforce_pp of that
+    grpo_batch            grpo with the standard deviation of the whole batch's rewards
+    gdpo                  reinforce_pp of the weighted sum of each reward function's grpo
     rloo                  R - mean of the other K-1
     dr_grpo               R - mean of the group
     reinforce_pp          (R - mean) / (std + 1e-6) over the batch
-    reinforce_pp_baseline the same after subtracting the group's mean
+    reinforce_pp_baseline reinforce_pp after subtracting the group's mean
     opo                   R - sum(len R) / sum(len) over the group
-    maxrl                 (R - mean) / mean of the group; rewards of at least 0
-    grpo_passk            of the only best: (R - second best) / (std + 1e-6); others 0
+    maxrl                 (R - mean) / mean of the group; rewards must be at least 0
+    grpo_passk            a single best rollout: (R - second best) / (std + 1e-6); others 0
     ===================== ===========================================================
 
     Args:
@@ -198,18 +198,18 @@ def advantages(
             a function did not score the rollout.
         group: [B] int; equal numbers are rollouts of one prompt. Groups may differ in size.
         lengths: [B] trained tokens; only `opo` needs it.
-        eps: what is added to a deviation.
-        weights: [F], of `gdpo`'s reward functions; None for 1 each.
-        lone: a group of one gets 0 under an estimator of groups, and counts in the batch's
-            deviation.
+        eps: added to a standard deviation.
+        weights: [F], weights of `gdpo`'s reward functions; None for 1 each.
+        lone: allow groups of one. Under a group estimator their advantage is 0; their rewards
+            count in the batch's deviation.
 
     Returns:
         [B], float32 (float64 for float64 rewards). A group of equal rewards gives exactly 0 under
         the group estimators.
 
     Raises:
-        ValueError: unknown name, shapes that differ, a reward that is not finite, or a group of
-            one under an estimator of groups; a negative reward under `maxrl`.
+        ValueError: unknown name, shapes that differ, a reward that is not finite, a group of one
+            under a group estimator (without `lone`), or a negative reward under `maxrl`.
 
     Example:
         >>> advantages("rloo", torch.tensor([1.0, 0.0, 0.0]), torch.tensor([7, 7, 7]))
@@ -235,7 +235,7 @@ def advantages(
         raise ValueError(
             f"advantages: lengths must be {list(group.shape)}, got {list(lengths.shape)}"
         )
-    wrong = rewards.isinf() if several else ~rewards.isfinite()  # NaN of several: without a reward
+    wrong = rewards.isinf() if several else ~rewards.isfinite()  # NaN in a column: not scored
     if wrong.any():
         bad = wrong.nonzero()[0].tolist()
         value = rewards[tuple(bad)].item()

@@ -1,4 +1,4 @@
-"""`TokenBatch`, what a host knows about the tokens it sampled, and `Terms`, what methods decided.
+"""`TokenBatch`, a trainer's data on its sampled tokens, and `Terms`, the methods' decisions.
 
 Shapes: B sequences, T completion tokens at most; N = number of tokens at mask 1.
 """
@@ -25,46 +25,45 @@ ALWAYS = ("logp", "old_logp", "mask", "advantages")
 
 @dataclass
 class TokenBatch:
-    """The statistics of one batch of rollouts; what an objective reads.
+    """The statistics of one batch of rollouts; the input of an objective.
 
-    Entries at mask 0 are replaced by 0 on construction, whatever stood there (NaN included), so
-    nothing downstream can see them and no gradient flows into them.
+    Entries at mask 0 (NaN included) are replaced by 0 on construction, so nothing downstream reads
+    them and no gradient flows into them.
 
     Args:
         logp: [B, T] float. log pi(y_t | s_t) of the current policy; carries the gradient.
-        old_logp: [B, T] float. The same under the policy that the iteration started with.
+        old_logp: [B, T] float. The same under the policy at the start of the iteration.
         mask: [B, T] bool, int or float. 1 where a token was sampled and is trained on.
         advantages: [B] or [B, T] float, or None before `Objective.prepare`.
         rewards: [B] float. Outcome reward of each rollout.
-        group: [B] int. Which prompt a rollout belongs to.
+        group: [B] int. The prompt that a rollout belongs to.
         entropy: [B, T] float, nats. Exact entropy of the current next-token distribution.
         old_entropy: [B, T] float, nats. The same at the start of the iteration.
         ref_logp: [B, T] float. log-prob under a frozen reference policy.
         sum_p2: [B, T] float. Sum over the vocabulary of pi^2.
         sum_p2_logp: [B, T] float. Sum over the vocabulary of pi^2 log pi.
-        process_rewards: [B, T] float. Reward of each token, from a model of its own (PRIME).
-        influence: [B, T] float, nats. Each token's share of what the coming update does to the mean
-            entropy, where it was measured, else 0.
+        process_rewards: [B, T] float. Reward of each token, from a separate model (PRIME).
+        influence: [B, T] float, nats. Each token's contribution to the change of the mean entropy
+            by the coming update; 0 where it was not measured.
         correction: [B, T] float. Factor on the policy term, for a sampler whose log-probs are not
             the old policy's (importance sampling); None: 1.
-        edited: [B, T] bool. Tokens whose advantage a method moved away from the estimator's;
-            `Objective.prepare` says so, and only figures read it. None: no token.
-        idle: [B] bool. Rollouts that have no part in the policy term, because their group has no
-            signal; penalties act on them as on all. Methods never see their tokens. None: none.
-        tempered: [B] bool. Rollouts that a method asked for, at another temperature than the
+        edited: [B, T] bool. Tokens whose advantage a method changed from the estimator's value;
+            set by `Objective.prepare`, read by metrics only. None: no token.
+        idle: [B] bool. Rollouts of zero-advantage groups. They have no part in the policy term;
+            penalties still act on them. Methods never see their tokens. None: none.
+        tempered: [B] bool. Rollouts that a method requested at another temperature than the
             iteration's own (`Method.resamples`). None: none.
-        outcome: [B] float. Advantages of whole rollouts, before methods edited them token by token;
-            `Objective.rollouts` notes them.
-        reward_parts: [B, F] float. What each of F reward functions gave a rollout, NaN where it
-            gave nothing; `rewards` is their weighted sum. Only the estimator `gdpo` reads it.
-        reward_weights: F numbers, of that sum; None for 1 each.
-        rollout: [B] int64. Who each rollout is, wherever it lies: random choices and the order of
-            sums go by it. None numbers the rows that have a token, in one process.
-        micro_batch: [B] int, from 0 and alike on all ranks. The micro-batch of a rollout, where the
-            trainer's own loss chooses tokens in each (TRL's). None: methods do not know them.
-        ranks: the processes over which the minibatch lies. What is planned on this batch is then
-            planned on the rows of all, every rank making the same calls; a slice is part of what
-            all ranks slice.
+        outcome: [B] float. Advantages of whole rollouts, before methods edit them per token; set
+            by `Objective.rollouts`.
+        reward_parts: [B, F] float. The reward of each of F reward functions, NaN where a function
+            gave none; `rewards` is their weighted sum. Only the estimator `gdpo` reads it.
+        reward_weights: F numbers, the weights of that sum; None for 1 each.
+        rollout: [B] int64. Globally unique rollout id. Seeds random selection and fixes the
+            summation order across ranks. None numbers the rows that have a token, in one process.
+        micro_batch: [B] int, from 0, the same on all ranks. The micro-batch of a rollout, where
+            the trainer's own loss selects tokens per micro-batch (TRL). None: unknown.
+        ranks: the processes that hold the minibatch. A plan on this batch then covers the rows of
+            all ranks, and every rank makes the same calls; slicing it slices the global batch.
 
     Raises:
         ValueError: a shape does not fit; the message names the argument.
@@ -126,7 +125,7 @@ class TokenBatch:
             setattr(self, name, torch.where(self.mask, value, 0))
 
     def __getitem__(self, rows: slice | Tensor) -> TokenBatch:
-        """The batch of some rows: a slice, an index tensor [n] or a boolean tensor [B]."""
+        """The batch of the selected rows: a slice, an index tensor [n] or a boolean tensor [B]."""
         return TokenBatch(**_take(self, rows))
 
     def __len__(self) -> int:
@@ -140,7 +139,7 @@ class TokenBatch:
 
     @property
     def whole(self) -> GlobalBatch:
-        """What may be asked of the whole minibatch, of which these rows may be one rank's."""
+        """Collective operations over the global minibatch; these rows may be one rank's part."""
         found: GlobalBatch | None = self.__dict__.get("whole")
         if found is None or not found.asks(self.mask, self.rollout, self.ranks):
             self.__dict__["whole"] = found = GlobalBatch(self.mask, self.rollout, self.ranks)
@@ -148,21 +147,21 @@ class TokenBatch:
 
     @property
     def policy_mask(self) -> Tensor:
-        """[B, T] bool: the tokens of the policy term, those at mask 1 of rollouts not idle."""
+        """[B, T] bool: the tokens of the policy term: mask 1 and not in an idle rollout."""
         return self.mask if self.idle is None else self.mask & ~self.idle.unsqueeze(-1)
 
     def without_idle(self) -> TokenBatch:
-        """The batch, of the same shape, in which idle rollouts have no token."""
+        """The batch, of the same shape, with all tokens of idle rollouts masked."""
         if self.idle is None:
             return self
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return TokenBatch(**values | {"mask": self.policy_mask, "idle": None})
 
     def need(self, name: str, who: str = "Objective") -> Tensor:
-        """A field that has to be there.
+        """Return a required field.
 
         Raises:
-            ValueError: it is None; the message begins with `who`.
+            ValueError: the field is None; the message begins with `who`.
         """
         value: Tensor | None = getattr(self, name)
         if value is None:
@@ -173,7 +172,7 @@ class TokenBatch:
         return value
 
     def replace(self, **changes: Any) -> TokenBatch:
-        """A copy with some fields changed; the others keep their gradient, under no_grad too."""
+        """A copy with some fields changed; other fields keep their gradient, even under no_grad."""
         new = copy.copy(self)
         for name, value in changes.items():
             if name not in self.__dataclass_fields__ or name == "mask":
@@ -185,7 +184,7 @@ class TokenBatch:
 
 @dataclass
 class Terms:
-    """What the methods decided: numbers per token, none with a gradient.
+    """The methods' decisions: numbers per token, none with a gradient.
 
     Fields marked [B, T] may be expanded views. Slice with `terms[rows]` for a micro-batch: `scale`
     and `count` were computed over the whole minibatch, so losses and metrics of slices add up.
@@ -193,28 +192,28 @@ class Terms:
     Args:
         advantage: [B, T] float.
         scale: [B, T] float. Share of a token in the aggregated loss: loss = sum(scale * per_token).
-            Over the tokens of the policy term; of an idle rollout that over all sampled tokens.
-        count: [] float. N, the policy term's tokens in the minibatch planned (at least 1).
+            Relative to the policy term's tokens; in idle rollouts relative to all sampled tokens.
+        count: [] float. N, the policy term's tokens in the planned minibatch (at least 1).
         weight: [B, T] float. Factor on the surrogate's loss.
         ratio_min: [B, T] float. Lower clip bound of the ratio (1 - low); -inf for none.
         ratio_max: [B, T] float. Upper clip bound of the ratio (1 + high); inf for none.
         frozen: [B, T] bool. Tokens whose policy loss counts in the value but gives no gradient;
-            the penalties below keep theirs.
+            the penalties below keep their gradient.
         abs_kl: [B, T] float. Coefficient on the distance to the old policy, |lp - lp0|.
         entropy: [B, T] float. Coefficient on the entropy bonus: loss - entropy * H.
         ref_kl: [B, T] float. Coefficient on the KL to the reference policy.
         ratio: "token" (PPO), "sequence" (GSPO) or "none" (REINFORCE: loss = -A lp).
         dual: PPO's dual clip c, or None.
         abs_kl_form: "abs" for |lp - lp0|, "k2" for (lp - lp0)^2 / 2, or "k3" for
-            exp(lp - lp0) - (lp - lp0) - 1, which over tokens sampled from the old policy estimates
-            KL(pi_old || pi) without bias.
+            exp(lp - lp0) - (lp - lp0) - 1, an unbiased estimate of KL(pi_old || pi) over tokens
+            sampled from the old policy.
         ref_kl_form: estimator of the reference KL: "k1", "k2" or "k3".
-        ref_kl_ratio: the reference KL is multiplied by the ratio, with its gradient.
-        soft: [B, T] float. Temperature tau of a gate in the place of the clip: the ratio r becomes
+        ref_kl_ratio: whether the reference KL is multiplied by the ratio, with its gradient.
+        soft: [B, T] float. Temperature tau of a gate that replaces the clip: the ratio r becomes
             4 / tau * sigmoid(tau (r - 1)). None: the clip.
-        figures: what methods found out about the minibatch while planning, [] tensors to log.
-        sampled: [] float. Tokens in the minibatch with those of idle rollouts; None: `count`.
-        overall: [B, T] float. Share of a token in the aggregation over these; None: `scale`.
+        figures: metrics of the minibatch that methods computed while planning, [] tensors.
+        sampled: [] float. Tokens in the minibatch, idle rollouts included; None: `count`.
+        overall: [B, T] float. Share of a token in the aggregation over `sampled`; None: `scale`.
         mean: [B, T] float. Share of a token in the mean over tokens of an entropy bonus; None:
             1 / `sampled`.
     """
@@ -241,23 +240,23 @@ class Terms:
     mean: Tensor | None = None
 
     def __getitem__(self, rows: slice | Tensor) -> Terms:
-        """The terms of some rows; `count` stays that of the whole minibatch."""
+        """The terms of the selected rows; `count` stays that of the whole minibatch."""
         return Terms(**_take(self, rows))
 
     def replace(self, **changes: Any) -> Terms:
-        """A copy with some fields changed; what a method's `plan` returns."""
+        """A copy with some fields changed, for a method's `plan` to return."""
         return replace(self, **changes)
 
     def freeze(self, tokens: Tensor) -> Terms:
-        """A copy in which these tokens [B, T] bool, too, give no policy gradient."""
+        """A copy in which these tokens [B, T] bool also give no policy gradient."""
         return replace(self, frozen=tokens if self.frozen is None else self.frozen | tokens)
 
     def add_entropy(self, coefficient: float) -> Terms:
-        """A copy with `coefficient` times the mean entropy of all sampled tokens off the loss.
+        """A copy whose loss is reduced by `coefficient` times the mean entropy of sampled tokens.
 
-        The mean over tokens whatever the aggregation: that is how the bonus is defined.
+        The mean is over tokens whatever the aggregation: the bonus is defined that way.
         """
-        # the aggregation's factor over that of the mean
+        # ratio of the aggregation's factor to the mean's factor
         inside = self.scale > 0
         if self.mean is None:
             share = (self.count if self.sampled is None else self.sampled) * self.scale
@@ -271,7 +270,7 @@ class Terms:
     ) -> Terms:
         """A copy with `coefficient` times the KL to the reference, over all sampled tokens.
 
-        Aggregated as the policy term is; `ratio` multiplies it by the importance ratio.
+        Aggregated like the policy term; `ratio` multiplies it by the importance ratio.
         """
         inside = self.scale > 0
         each = coefficient * inside.to(self.scale.dtype)
@@ -294,5 +293,5 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """bf16 and fp16 become float32; float32 and float64 stay."""
+    """Cast bf16 and fp16 to float32; float32 and float64 stay."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

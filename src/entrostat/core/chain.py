@@ -1,4 +1,4 @@
-"""A chain of methods with their states: what it needs, its controllers, its state on disk."""
+"""A chain of methods with their states: requirements, controllers, checkpoint state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Conventions = Literal["entrostat", "trl"]
 
 
 class Chain:
-    """Methods in their order, each with its state; `Objective` documents the attributes."""
+    """Methods in order, each with its state; `Objective` documents the attributes."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Chain:
             )
         self.states: list[Any] = [method.init() for method in methods]
         check_savable(names, self.states)
-        self._progress: float | None = None  # that scheduled parameters are at
-        self._validated: set[str] = set()  # hooks whose results were looked at
+        self._progress: float | None = None  # of the scheduled parameters' current values
+        self._validated: set[str] = set()  # hooks whose results were checked
 
     def __repr__(self) -> str:
         chain = ", ".join(repr(method) for method in self.methods)
@@ -55,38 +55,38 @@ class Chain:
 
     @property
     def strictly_on_policy(self) -> bool:
-        """Whether only one update per rollout batch is sound."""
+        """Whether the methods are valid for one update per rollout batch only."""
         return any(method.on_policy for method in self.methods)
 
     @property
     def needs(self) -> frozenset[str]:
-        """The `TokenBatch` fields that its methods read beyond those every batch has."""
+        """The `TokenBatch` fields that the methods read beyond those of every batch."""
         return frozenset(need for method in self.methods for need in method.required())
 
     @property
     def reads_current(self) -> bool:
         """Whether `plan` reads the current policy's logp or entropy of the whole minibatch.
 
-        If not, a host may plan on the old policy's and spare itself a pass before the update.
+        If not, a trainer may plan on the old policy's and save a forward pass before the update.
         """
         plans = [m for m in self.methods if type(m).plan is not Method.plan]
         return any(method.reads_current for method in plans)
 
     @property
     def penalises(self) -> bool:
-        """Whether rollouts of groups without a signal matter: a penalty acts on their tokens."""
+        """Whether a penalty acts on the tokens of zero-advantage groups."""
         return any(method.penalises for method in self.methods)
 
     def check_host(self, host: str, fields: Iterable[str], updates: int = 1) -> None:
-        """Refuse, before the run, what a host cannot supply.
+        """Check, before the run, that a trainer supplies what the methods need.
 
         Args:
             host: "lab", "trl" or "verl".
-            fields: the `TokenBatch` fields that the host fills.
+            fields: the `TokenBatch` fields that the trainer fills.
             updates: optimizer steps per rollout batch.
 
         Raises:
-            ValueError: names the method, what it needs and what to do.
+            ValueError: a method lacks a field or cannot run there; says what to do.
         """
         filled = {*ALWAYS, *fields}
         for name, method, _ in self.chain():
@@ -102,10 +102,10 @@ class Chain:
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
-        """Refuse several updates per rollout batch where a method is sound with one only.
+        """Check that the methods allow this number of updates per rollout batch.
 
         Raises:
-            ValueError: names the method.
+            ValueError: a method allows one update only, and `updates` is larger.
         """
         culprits = [f"`{name}`" for name, method, _ in self.chain() if method.on_policy]
         if updates > 1 and culprits:
@@ -117,14 +117,14 @@ class Chain:
 
     @property
     def shapes_by_reference(self) -> bool:
-        """Whether rewards are edited by the reference's log-probs, before advantages are there."""
+        """Whether rewards are edited by the reference's log-probs before the estimator runs."""
         return any(
             "ref_logp" in method.required() and type(method).shape is not Method.shape
             for method in self.methods
         )
 
     def resamples(self) -> Resample | None:
-        """Further rollouts that this iteration needs, once it was observed; None for none."""
+        """The further rollouts that this iteration needs, after `observe`; None for none."""
         asked = (method.resamples(state) for _, method, state in self.chain())
         return next((found for found in asked if found is not None), None)
 
@@ -142,7 +142,7 @@ class Chain:
         stderr: float | None = None,
         response_mean: float | None = None,
     ) -> None:
-        """Move the controllers, once per iteration, before its updates.
+        """Update the controllers, once per iteration, before its optimizer steps.
 
         Args:
             entropy: masked mean of the exact entropy over the full rollout batch, nats.
@@ -173,10 +173,10 @@ class Chain:
         self.methods = tuple(at(method, progress) for method in self.methods)
 
     def observe_figures(self, figures: Mapping[str, float], progress: float | None = None) -> None:
-        """`observe` the figures of a rollout batch, named as `core.rollouts.describe` names them.
+        """`observe` the metrics of a rollout batch, under the names of `core.rollouts.describe`.
 
-        Only `entropy/exact` is always needed. A batch without a token to train on, whose entropy
-        is NaN, moves no controller.
+        Only `entropy/exact` is always needed. A batch without trained tokens (entropy NaN) moves
+        no controller.
         """
         if figures.get("rollout/tokens") == 0 or math.isnan(figures["entropy/exact"]):
             return
@@ -185,7 +185,7 @@ class Chain:
         self.observe(entropy=figures["entropy/exact"], progress=progress, **signals)
 
     def metrics(self) -> dict[str, float]:
-        """The controllers' figures now, and scheduled parameters: `control/...`."""
+        """The controllers' current metrics and the scheduled parameters: `control/...`."""
         out: dict[str, float] = {
             f"control/{name}_{key}": float(getattr(method, key))
             for name, method, _ in self.chain()
@@ -194,13 +194,13 @@ class Chain:
         for name, method, state in self.chain():
             for key, value in method.metrics(state).items():
                 group, _, rest = key.partition("/")
-                # two methods may have a coefficient of one name: the later says whose it is
+                # two methods may name a coefficient alike: the later key gets the method's name
                 clash = key in out and out[key] != value
                 out[f"{group}/{name}_{rest}" if clash else key] = value
         return out
 
     def describe(self) -> dict[str, Any]:
-        """All that decides what is trained, as plain data: estimator, aggregation, parameters."""
+        """The whole objective as plain data: estimator, aggregation, methods, parameters."""
         chain = zip(self.names, self.methods, strict=True)
         other = {} if self.conventions == "entrostat" else {"conventions": self.conventions}
         return other | {
@@ -222,17 +222,17 @@ class Chain:
         } | ({} if self._progress is None else {"progress": self._progress})
 
     def load_state_dict(self, data: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         self.states = restored(data, self.describe(), self.names, self.methods)
         if "progress" in data:
             self._at(data["progress"])
 
     def chain(self) -> Iterable[tuple[str, Method, Any]]:
-        """(name, method, state) in their order."""
+        """(name, method, state) of each method, in order."""
         return zip(self.names, self.methods, self.states, strict=True)
 
     def returned(self, value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
-        """What a hook returned, validated at its first call and trusted from then on."""
+        """A hook's return value, validated at the hook's first call only."""
         if hook in self._validated:
             return value
         self._validated.add(hook)

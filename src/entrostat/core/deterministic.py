@@ -1,15 +1,14 @@
-"""Sums, ranks and chance that come out the same however their terms are ordered or cut.
+"""Sums, ranks and random numbers that do not depend on the order or split of their terms.
 
-    sums     of whole multiples of 2^-b of a power of two above the largest magnitude: integers,
-             whose addition has no order
-    ranks    floats as integers of the same order, of which digits can be counted
-    chance   a hash of a seed, a rollout and a position
+    sums     terms are rounded to multiples of 2^-b of a power of two above the largest magnitude:
+             integers, whose sum does not depend on the order
+    ranks    floats are mapped to integers of the same order, whose digits can be counted
+    random   a hash of a seed, a rollout and a position
 
-Pure functions of what one process holds; `entrostat.core.distributed` puts processes together.
-Sums stay on the device; ranks and chance are numpy's, which selects in a tenth of torch's time on
-the CPU.
+Pure functions of one process's data; `entrostat.core.distributed` combines processes. Sums stay on
+the device; ranks and random numbers use numpy, which selects in a tenth of torch's time on the CPU.
 
-Shapes: B rows, T columns, n anything. At most 2^22 columns for sums of rows.
+Shapes: B rows, T columns, n any length. At most 2^22 columns for sums of rows.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from torch import Tensor
 
 Array = NDArray[Any]
 
-_SPARE = 14  # bits that a sum keeps beyond those of a term as large as the largest
+_SPARE = 14  # bits that a sum keeps beyond those of the largest term
 _ROW_BITS = 40  # of a unit of a row's sum: with 2^22 columns, 62 bits
-_PIECE = 1 << 16  # terms that are widened to float64 at once: they stay in the cache
-_LIMIT = 900  # magnitudes beyond 2^-900 .. 2^900 are not told apart
+_PIECE = 1 << 16  # terms widened to float64 at once: they stay in the cache
+_LIMIT = 900  # magnitudes are clamped to 2^-900 .. 2^900
 # Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014): SplitMix64
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -37,7 +36,7 @@ _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def magnitude(values: Tensor) -> float:
-    """The largest |value|, 0 of none; inf where one is not finite."""
+    """The largest |value|; 0 for an empty tensor, inf if a value is not finite."""
     if not values.numel():
         return 0.0
     low, high = values.aminmax()
@@ -46,15 +45,15 @@ def magnitude(values: Tensor) -> float:
 
 
 def exponent(top: float) -> int:
-    """The e with top < 2^e, at most 900 from 0."""
+    """The exponent e with top < 2^e, clamped to [-900, 900]."""
     return min(_LIMIT, max(-_LIMIT, math.frexp(top)[1]))
 
 
 def units(values: Tensor, e: int, bits: int) -> list[int]:
     """The sum of values [n], in units of 2^(e - bits), 2^(e - 2 bits), ...
 
-    Values are float32 or float64, of magnitudes below 2^e; as many units as keep 14 bits more than
-    the dtype has of one near 2^e. `bits` are at most 51, and n 2^bits has to fit into 62.
+    Values are float32 or float64, below 2^e in magnitude. There are enough units to keep 14 bits
+    more than the dtype has of a value near 2^e. `bits` is at most 51, and n 2^bits at most 2^62.
     """
     anchors = [math.ldexp(1.5, e + 52 - bits * (i + 1)) for i in range(_limbs(values.dtype, bits))]
     counts, flat = [0] * len(anchors), values.reshape(-1)
@@ -75,9 +74,9 @@ def from_units(counts: Sequence[int], e: int, bits: int) -> float:
 
 
 def row_sums(values: Tensor) -> Tensor:
-    """[B, T] -> [B] float64: sums of the rows, whatever their padding; NaN of what is not finite.
+    """[B, T] -> [B] float64: row sums that do not depend on padding; NaN for a non-finite row.
 
-    Terms are taken to multiples of 2^-40 of their row's largest magnitude (float64: of 2^-80).
+    Terms are rounded to multiples of 2^-40 of their row's largest magnitude (float64: of 2^-80).
     """
     if not values.numel():
         return values.new_zeros(len(values), dtype=torch.float64)
@@ -104,9 +103,9 @@ def _limbs(dtype: torch.dtype, bits: int) -> int:
 def _anchored(x: Tensor, anchors: Sequence[float | Tensor]) -> list[Tensor]:
     """Sums of x [..., n] in units of each anchor's last place, plus n times its bits, int64.
 
-    Near an anchor of 1.5 * 2^52 units a float64 is a whole number of units: to add it rounds, and
-    the bits of the sum, read as an integer, count. What was rounded off goes to the next anchor.
-    int64 wraps, sums as well as offsets.
+    Near an anchor of 1.5 * 2^52 units a float64 is a whole number of units. Adding x to the anchor
+    rounds x, and the bits of the sum, read as an integer, count units. The rounding error goes to
+    the next anchor. Sums and offsets wrap in int64.
     """
     found = []
     for left, anchor in zip(reversed(range(len(anchors))), anchors, strict=True):

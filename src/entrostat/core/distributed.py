@@ -1,18 +1,17 @@
-"""The whole minibatch, of which a process may hold some rollouts: what a method may ask of it.
+"""Collective operations over the global minibatch, of which each process may hold some rollouts.
 
     lp, A = batch.whole.mean(batch.logp, terms.advantage)
     chosen = batch.whole.largest(size, candidates, count, generator)
 
-Plain in one process; on several ranks every rank makes the same calls and gets the same answers,
-for some kilobytes each; tokens move in `companions` alone. An answer depends on which rollouts,
-positions and values there are and on nothing else, to the last bit: not on the number of ranks, the
-order of the rows, the padding. Sums are sums of integers, the value at a rank is found digit by
-digit from how many values share a digit, and chance (also: which of equal values) is a hash of a
-draw of the generator, the rollout's identity and the position, of which the smallest are taken
-(`entrostat.core.deterministic`).
+In one process nothing is communicated. With several ranks every rank makes the same calls and gets
+the same result, for some kilobytes a call; only `companions` moves tokens. A result depends on the
+rollouts, positions and values alone, bit for bit: not on the number of ranks, the order of the rows
+or the padding. Sums add integers. Order statistics are found digit by digit from counts. Random
+choices, ties included, take the smallest hashes of a draw of the generator, the rollout's id and
+the position (`entrostat.core.deterministic`).
 
-Shapes: B rollouts of this process, T token columns, A rollouts of all. B, T and the values may
-differ by rank.
+Shapes: B rollouts of this process, T token columns, A rollouts of all processes. B, T and the
+values may differ by rank.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from .deterministic import row_sums
 
 Array = NDArray[Any]
 
-_DIGIT = 11  # bits; 2048 counts a round
+_DIGIT = 11  # bits; 2048 counts per round
 
 
 class Communicator:
-    """How the numbers of several processes meet. Here there is one; process_ranks.py has more."""
+    """Collectives of a single process; process_ranks.py has those of several."""
 
     rank: int = 0  # this process
-    world: int = 1  # how many there are
+    world: int = 1  # number of processes
 
     def sum(self, numbers: Array) -> Array:
         """[n] int64 -> their sums over all ranks."""
@@ -55,24 +54,23 @@ class Communicator:
         return rows
 
     def exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> Sequence[Tensor]:
-        """One [n] for each rank -> what each rank has for this one, of these sizes."""
+        """All-to-all: send one [n] to each rank, receive one of these sizes from each."""
         return parts
 
 
 @dataclass(frozen=True, eq=False)
 class GlobalBatch:
-    """What may be asked of the whole minibatch. `TokenBatch.whole` is the batch's own.
+    """Collective operations over the global minibatch. `TokenBatch.whole` is the batch's own.
 
     Every rank has to make the same calls in the same order.
 
     Args:
         mask: [B, T] bool, this process's tokens.
-        rollout: [B] int64, who each rollout is, wherever it lies; None numbers the rows that have a
-            token.
-        ranks: the other processes.
+        rollout: [B] int64, globally unique rollout ids; None numbers the rows that have a token.
+        ranks: the processes that hold the minibatch.
 
     Raises:
-        ValueError: several ranks and no `rollout`: their numbers of rows would coincide.
+        ValueError: several ranks and no `rollout`: row numbers would collide between ranks.
     """
 
     mask: Tensor
@@ -88,14 +86,14 @@ class GlobalBatch:
             )
 
     def asks(self, mask: Tensor, rollout: Tensor | None, ranks: Communicator) -> bool:
-        """Whether it asks of these very tokens, rollouts and processes."""
+        """Whether it was built from these very tensors and this communicator."""
         return self.mask is mask and self.rollout is rollout and self.ranks is ranks
 
     def over(self, mask: Tensor) -> GlobalBatch:
         """The same rollouts with other tokens [B, T] bool."""
         return GlobalBatch(mask, self.rollout, self.ranks)
 
-    # ------------------------------------------------------------------ how many
+    # ------------------------------------------------------------------ counts
 
     @property
     def tokens(self) -> int:
@@ -104,12 +102,12 @@ class GlobalBatch:
 
     @property
     def sequences(self) -> int:
-        """The rollouts that have a token."""
+        """The number of rollouts that have a token."""
         return self._sizes()[1]
 
     def _sizes(self) -> list[int]:
-        # no cached_property, whose lock ranks that are threads would wait for
-        # a mask may be edited in place, which its version counts; inference tensors have none
+        # no cached_property: ranks that are threads would wait for its lock
+        # _version detects in-place edits of the mask; inference tensors have none
         version = None if self.mask.is_inference() else self.mask._version
         if version is None or version not in self._known:
             lengths = self.mask.sum(-1)
@@ -119,24 +117,24 @@ class GlobalBatch:
 
     @property
     def width(self) -> int:
-        """T, the most columns of any rank."""
+        """The largest T of any rank."""
         return int(self._max([self.mask.shape[1]])[0])
 
     def count(self, chosen: Tensor) -> int:
-        """How many are True in `chosen`, bool of any shape."""
+        """The number of True entries in `chosen`, bool of any shape."""
         return self._count(_array(chosen))
 
-    # ------------------------------------------------------------------ sums and ends
+    # ------------------------------------------------------------------ sums and extremes
 
     def sum(self, *values: Tensor) -> list[float]:
         """The sum of each of values [B, T] over the mask; NaN where one is not finite.
 
-        Terms are taken to multiples of 2^-b of the largest magnitude, b at least 14 more than the
-        dtype has bits: that errs by less than the values' own rounding does.
+        Terms are rounded to multiples of 2^-b of the largest magnitude, b at least 14 more than the
+        dtype has bits: the error is below the values' own rounding.
         """
         terms = [torch.where(self.mask, x, 0) for x in values]
         tops = self._max([exact.magnitude(x) for x in terms])
-        bits = min(51, 62 - self.tokens.bit_length())  # what the sum of all has room for
+        bits = min(51, 62 - self.tokens.bit_length())  # leave room for the sum
         exponents = [exact.exponent(top) for top in tops]
         parts = [exact.units(x, e, bits) for x, e in zip(terms, exponents, strict=True)]
         units = iter(self._sum([unit for part in parts for unit in part]))
@@ -159,10 +157,10 @@ class GlobalBatch:
         """The smallest of each of values [B, T] over the mask; inf where no token is left."""
         return [-x for x in self.max(*(-x for x in values))]
 
-    # ------------------------------------------------------------------ by size, by chance
+    # ------------------------------------------------------------------ by size, at random
 
     def quantile(self, values: Tensor, q: float) -> float:
-        """The q-quantile of values [B, T] over the mask, linearly interpolated; NaN of none."""
+        """The q-quantile of values [B, T] over the mask, interpolated; NaN without a token."""
         if not self.tokens:
             return math.nan
         kept = _array(values)[_array(self.mask)]
@@ -178,14 +176,14 @@ class GlobalBatch:
     def largest(
         self, values: Tensor, candidates: Tensor, count: int, generator: torch.Generator | None
     ) -> Tensor:
-        """[B, T] bool: the `count` candidates of largest value (all where there are fewer).
+        """[B, T] bool: the `count` candidates of largest value (all if there are fewer).
 
         Args:
             values: [B, T] float.
             candidates: [B, T] bool.
             count: how many.
-            generator: as in `pick`, for which of equal values at the threshold are taken; nothing
-                is drawn where none of them is left out.
+            generator: as in `pick`, to choose between equal values at the threshold; nothing is
+                drawn if all of them are taken.
         """
         inside, size = _array(candidates), _array(values)
         if (total := self._count(inside)) <= count:
@@ -197,13 +195,13 @@ class GlobalBatch:
         return self._tensor(above | self._pick(ties, count - self._count(above), generator))
 
     def pick(self, candidates: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        """[B, T] bool: `count` of the candidates (all where there are fewer), uniformly at random.
+        """[B, T] bool: `count` of the candidates (all if there are fewer), uniformly at random.
 
         Args:
             candidates: [B, T] bool.
             count: how many.
-            generator: the run's, in the same state on every rank; one number is drawn where
-                something is left out. None takes torch's global one.
+            generator: the run's, in the same state on every rank; one number is drawn unless all
+                candidates are taken. None takes torch's global generator.
         """
         return self._tensor(self._pick(_array(candidates), count, generator))
 
@@ -222,12 +220,12 @@ class GlobalBatch:
 
     @cached_property
     def _who(self) -> Array:
-        """[B] int64: who each rollout is; rows without a token take no number."""
+        """[B] int64: rollout ids; rows without a token take no number."""
         who = self.mask.any(-1).cumsum(0) - 1 if self.rollout is None else self.rollout.long()
         return _array(who)
 
     def _at(self, values: Array, rank: int) -> float | int:
-        """What would stand at `rank` if values [n] of all ranks were sorted."""
+        """The value at position `rank` of the sorted values [n] of all ranks."""
         if self.ranks.world == 1:
             return np.partition(values, rank)[rank].item()
         keys, found = exact.keys(values), 0
@@ -242,13 +240,13 @@ class GlobalBatch:
     # ------------------------------------------------------------------ by rollout
 
     def gather(self, *values: Tensor) -> tuple[list[Tensor], Tensor]:
-        """A few numbers per rollout of all rollouts, in the order of their identities.
+        """Gather a few numbers per rollout over all ranks, in the order of the rollout ids.
 
         Args:
             values: [B] each, of any dtype of at most 64 bits.
 
         Returns:
-            ([A] each, [B] int64: where this process's rows are among them).
+            ([A] each, [B] int64: positions of this process's rows in them).
         """
         B, device = len(self.mask), self.mask.device
         if self.ranks.world == 1 and self.rollout is None:
@@ -263,23 +261,23 @@ class GlobalBatch:
         return [_from_bits(x, y.dtype) for x, y in zip(found, values, strict=True)], mine
 
     def group_sums(self, group: Tensor, *values: Tensor) -> list[Tensor]:
-        """[B] each -> [B] each: a rollout gets the sum over its group [B] int, on whatever rank."""
+        """[B] each -> [B] each: the sum over a rollout's group [B] int, across ranks."""
         (groups, *everyone), mine = self.gather(group, *values)
         _, index = groups.unique(return_inverse=True)
         return [x.new_zeros(len(x)).index_add_(0, index, x)[index[mine]] for x in everyone]
 
     def companions(self, group: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens of every rollout whose group has one in this process, holes closed up.
+        """The tokens of all rollouts of the groups that this process has a part of, compacted.
 
-        The one call that moves tokens: those of groups that lie on several ranks, to these ranks.
+        The one call that moves tokens: a group on several ranks is sent to each of these ranks.
 
         Args:
             group: [B] int.
             values: [B, T].
 
         Returns:
-            (places [C] int64 of these rollouts among `gather`'s, in order; [C, L], L the longest of
-            them, at least 1; 0 beyond a rollout's own).
+            (positions [C] int64 of these rollouts in `gather`'s order, ascending; their values
+            [C, L], L the longest rollout's length, at least 1; 0 beyond a rollout's own tokens).
         """
         me = self.ranks.rank
         (groups, length, rank), mine = self.gather(
@@ -311,7 +309,7 @@ class GlobalBatch:
         return self.ranks.sum(np.array(numbers, dtype=np.int64)).tolist()
 
     def _max(self, numbers: list[float]) -> list[float]:
-        # which NaN a maximum keeps is no two backends' same
+        # backends differ in how a maximum treats NaN
         held = [math.inf if math.isnan(x) else float(x) for x in numbers]
         return self.ranks.max(np.array(held)).tolist()
 
@@ -321,7 +319,7 @@ class GlobalBatch:
 
 def _array(values: Tensor) -> Array:
     values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()  # numpy has none
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()  # not in numpy
 
 
 def _bits(values: Tensor) -> Tensor:

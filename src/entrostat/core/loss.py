@@ -1,4 +1,4 @@
-"""From terms to a loss: the one surrogate, its ratio and its clip, and how tokens are aggregated.
+"""From terms to a loss: the surrogate, its ratio and clip, and the aggregation over tokens.
 
 Pure functions. Shapes: B sequences, T completion tokens; N = number of tokens at mask 1.
 """
@@ -26,12 +26,12 @@ def aggregation_scale(
     max_length: int | None = None,
     whole: GlobalBatch | None = None,
 ) -> Tensor:
-    """[B, T]: what one token's loss counts for; the aggregated loss is sum(scale * per_token).
+    """[B, T]: the weight of one token's loss; the aggregated loss is sum(scale * per_token).
 
     token_mean: 1/N (DAPO). seq_mean_token_mean: 1/(B' len_i), the mean over sequences of their
     means (GRPO, GSPO). seq_mean_token_sum_norm: 1/(B' max_length), Dr. GRPO, where max_length is a
     constant (the mask's width T when None). B' counts the sequences that have a token. N, B' and T
-    are those of `whole`, where these rows are one rank's.
+    are those of `whole`, the global minibatch.
     """
     whole = GlobalBatch(mask) if whole is None else whole
     m = mask.to(dtype)
@@ -44,9 +44,9 @@ def aggregation_scale(
 
 
 def importance_ratio(batch: TokenBatch, terms: Terms, lp: Tensor | None = None) -> Tensor | None:
-    """The ratio [B, T] that the terms mean, with the gradient of lp; None where they use none.
+    """The importance ratio [B, T] with the gradient of lp; None if the terms use no ratio.
 
-    `lp` is `batch.logp` in float32 or better, for a caller that has it.
+    `lp` is `batch.logp` in float32 or better, if the caller has it already.
 
     token: r = exp(lp - lp0). sequence: s_t = sg(s) exp(lp - sg(lp)), s = exp(masked mean of
     lp - lp0), the same value at each token of a sequence with a token-level gradient (GSPO).
@@ -59,12 +59,12 @@ def importance_ratio(batch: TokenBatch, terms: Terms, lp: Tensor | None = None) 
         mean = row_sums(delta.detach()) / batch.lengths.clamp(min=1)
         mean = mean.to(delta.dtype).unsqueeze(-1)
         return mean.clamp(max=MAX_LOG_RATIO).exp() * (lp - lp.detach()).exp()
-    # exp overflows above 88; a ratio of e^60 is as hopeless, but finite
+    # exp overflows above 88; e^60 is finite and as useless
     return delta.clamp(max=MAX_LOG_RATIO).exp()
 
 
 class Clip(NamedTuple):
-    """[B, T] bool each: where the surrogate's clip leaves a token without gradient."""
+    """[B, T] bool each: tokens whose gradient the surrogate's clip removes."""
 
     high: Tensor  # A > 0 and the ratio above `ratio_max`
     low: Tensor  # A < 0 and the ratio below `ratio_min`
@@ -72,14 +72,14 @@ class Clip(NamedTuple):
 
 
 def clip_sides(terms: Terms, ratio: Tensor) -> Clip:
-    """The clip's sides at these ratios [B, T] or [B, 1]."""
+    """The tokens clipped on each side at these ratios [B, T] or [B, 1]."""
     A = terms.advantage
     dual = None if terms.dual is None else (A < 0) & (ratio > terms.dual)
     return Clip((A > 0) & (ratio > terms.ratio_max), (A < 0) & (ratio < terms.ratio_min), dual)
 
 
 def clipped_by(clip: Clip | None, batch: TokenBatch, terms: Terms) -> Tensor:
-    """[B, T] bool: tokens of the policy term that a clip leaves without gradient."""
+    """[B, T] bool: tokens of the policy term whose gradient a clip removes."""
     if clip is None or terms.ratio == "none" or terms.soft is not None:
         return torch.zeros_like(batch.mask)
     cut = clip.high | clip.low
@@ -93,13 +93,13 @@ def clipped(batch: TokenBatch, terms: Terms) -> Tensor:
 
 
 def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The one pure loss: (per_token [B, T], its policy part, detached, and the ratio or None).
+    """The loss per token [B, T], its policy part [B, T] (detached), and the ratio or None.
 
-    Both are 0 at mask 0.
+    Both losses are 0 at mask 0.
 
     per_token = weight * clipped policy loss + abs_kl KL(lp0, lp) - entropy H + ref_kl KL(lp, ref);
-    `frozen` detaches the first part, which `batch.correction` multiplies; `soft` gates its ratio
-    instead of the clip. Of an idle rollout's tokens the last two are left.
+    `frozen` detaches the policy loss and `batch.correction` multiplies it; `soft` gates its ratio
+    instead of the clip. Tokens of idle rollouts have the last two terms only.
     Gradients flow into `batch.logp` and `batch.entropy` only.
     """
     live = batch.policy_mask
@@ -121,7 +121,7 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
         per_token = torch.where(terms.frozen, per_token.detach(), per_token)
     policy = torch.where(live, per_token.detach(), 0)
     if terms.abs_kl is not None:
-        # the old policy sampled the tokens: of KL(old || pi) it is log pi - log old
+        # the old policy sampled the tokens, so KL(old || pi) needs log pi - log old
         log_ratio = lp - at_least_float32(batch.old_logp).detach()
         per_token = per_token + terms.abs_kl * _kl(log_ratio, terms.abs_kl_form)
     if batch.idle is not None:
@@ -140,7 +140,7 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
 
 
 def _kl_ratio(batch: TokenBatch, terms: Terms, lp: Tensor) -> Tensor:
-    """[B, T] or [B, 1]: the token's ratio, or the sequence's with the gradient of its mean."""
+    """[B, T] or [B, 1]: the token's ratio, or the sequence's with the gradient of the mean."""
     delta = lp - at_least_float32(batch.old_logp).detach()
     if terms.ratio == "sequence":
         delta = (delta * batch.mask).sum(-1, keepdim=True) / batch.lengths.clamp(min=1)[:, None]
@@ -148,7 +148,7 @@ def _kl_ratio(batch: TokenBatch, terms: Terms, lp: Tensor) -> Tensor:
 
 
 def _kl(log_ratio: Tensor, form: Literal["abs", "k1", "k2", "k3"]) -> Tensor:
-    """Schulman's estimators of KL(p || q) from log_ratio = log q - log p, and |log_ratio|."""
+    """Schulman's estimators of KL(p || q) from log_ratio = log q - log p; "abs" is |log_ratio|."""
     if form == "abs":
         return log_ratio.abs()
     if form == "k1":
@@ -161,16 +161,16 @@ def _kl(log_ratio: Tensor, form: Literal["abs", "k1", "k2", "k3"]) -> Tensor:
 
 @dataclass
 class LossOutput:
-    """What `Objective.loss` returns.
+    """The result of `Objective.loss`.
 
     Attributes:
-        loss: [] scalar with gradient; sums over micro-batches of one plan give the whole's.
+        loss: [] scalar with gradient; over the micro-batches of one plan it adds up to the total.
         per_token: [B, T] loss of each token before aggregation, 0 at mask 0.
         terms: the terms used.
         metrics: [] tensors without gradient, means over the planned minibatch's N tokens (`kl/ref`
-            over all sampled tokens); those of micro-batches add up.
-        batch: [B, T] what the loss was made of.
-        clipped: [B, T] bool, tokens that the clip left without gradient.
+            over all sampled tokens); micro-batches add up.
+        batch: [B, T] the batch that the loss was computed on.
+        clipped: [B, T] bool, tokens whose gradient the clip removed.
     """
 
     loss: Tensor
@@ -185,9 +185,9 @@ class LossOutput:
 def loss_metrics(
     batch: TokenBatch, terms: Terms, policy: Tensor, ratio: Tensor | None, clip: Clip | None
 ) -> dict[str, Tensor]:
-    """Figures of a loss, [] each, that add up over micro-batches of one plan.
+    """Metrics of a loss, [] each, that add up over micro-batches of one plan.
 
-    `policy` and `ratio` [B, T] are as `surrogate` returns them, `clip` the ratio's sides.
+    `policy` and `ratio` [B, T] are as `surrogate` returns them; `clip` has the clipped tokens.
     """
     live = batch.policy_mask
     out = {"loss/policy": (policy * terms.scale).sum()}
@@ -197,7 +197,7 @@ def loss_metrics(
     if terms.abs_kl is not None:
         out["terms/penalised"] = (terms.abs_kl != 0).sum() / terms.count
     if terms.ref_kl is not None and batch.ref_logp is not None:
-        # k3 of KL(policy || reference), whatever estimator the penalty uses
+        # k3 estimate of KL(policy || reference), whatever estimator the penalty uses
         gap = at_least_float32(batch.ref_logp) - at_least_float32(batch.logp).detach()
         sampled = terms.count if terms.sampled is None else terms.sampled
         out["kl/ref"] = _kl(gap, "k3").sum() / sampled
@@ -208,6 +208,6 @@ def loss_metrics(
         if clip.dual is not None:
             out["clip/dual"] = (clip.dual & live).sum() / terms.count
         out["ratio/mean"] = torch.where(live, ratio, 0).sum() / terms.count
-        # k3 of KL(old || new): its mean over tokens sampled from the old policy
+        # k3 estimate of KL(old || new), over tokens sampled from the old policy
         out["kl/old_new"] = torch.where(live, _kl(delta, "k3"), 0).sum() / terms.count
     return out

@@ -1,6 +1,6 @@
 """The objective: methods chained over one surrogate; the same object in every trainer.
 
-    rollouts (once per rollout batch)  figures -> controllers; rewards -> advantages [B, T], edited
+    rollouts (once per rollout batch)  metrics -> controllers; rewards -> edited advantages [B, T]
     step     (every update)            whole minibatch, detached -> Plan, numbers per token
     Plan.loss (every micro-batch)      the plan's terms + (lp, H) with gradient -> scalar
 
@@ -44,9 +44,9 @@ class Objective(Chain):
         methods: the chain, surrogate first.
         names: their names.
         advantage: name of the advantage estimator.
-        aggregation: how tokens' losses become one number.
-        conventions: "entrostat"; or "trl": groups without a signal count in the denominators, in
-            TRL those of the loss type, and 1e-4 is added to deviations of rewards.
+        aggregation: how the tokens' losses are reduced to a scalar.
+        conventions: "entrostat"; or "trl": zero-advantage groups count in the denominators (in TRL
+            those of the loss type), and 1e-4 is added to standard deviations of rewards.
         states: one state per method (None where it has none).
     """
 
@@ -58,23 +58,23 @@ class Objective(Chain):
         progress: float | None = None,
         fill: Fill | None = None,
     ) -> TokenBatch:
-        """Once per rollout batch: what its updates are made on.
+        """Once per rollout batch: prepare the batch for its updates.
 
-        The controllers observe the figures, advantages are estimated, rollouts of groups without a
-        signal are marked `idle`, methods choose and edit.
+        The controllers observe the metrics and advantages are estimated. Rollouts of zero-advantage
+        groups are marked `idle`; methods choose rollouts and edit advantages.
 
         Args:
             batch: [B, T] old_logp, old_entropy, mask, rewards (NaN where unknown) and group.
-            figures: of the batch (`core.rollouts.describe`); None where they were observed already.
+            figures: metrics of the batch (`core.rollouts.describe`); None if observed already.
             progress: 0 at the first iteration of the run, 1 at the last.
-            fill: given rows [R] and their batch [R, T], returns that batch with what other models
-                say of it (`ref_logp`, `process_rewards`). Rows are those that are trained on.
+            fill: given the rows [R] to train on and their batch [R, T], returns that batch with
+                the outputs of other models (`ref_logp`, `process_rewards`).
 
         Returns:
             [B, T] with `advantages` [B, T], `outcome` [B] and `idle` [B].
 
         Raises:
-            ValueError: a field that a method needs is missing, or figures are no numbers.
+            ValueError: a field that a method needs is missing, or a metric is not a number.
         """
         if figures is not None:
             self.observe_figures(figures, progress)
@@ -91,18 +91,18 @@ class Objective(Chain):
         scale: Tensor | None = None,
         mean: Tensor | None = None,
     ) -> Plan:
-        """At every update: what the methods decide for a minibatch.
+        """At every update: plan a minibatch.
 
         Args:
             batch: from `rollouts`; the whole minibatch (all micro-batches). Its `logp` and
-                `entropy` are the old policy's, or the current one's.
+                `entropy` are the old or the current policy's.
             generator: for random selections; the run's own, so that a resumed run repeats them.
-            fresh: the weights are still those that gave `old_logp`. What differs then is the
-                rounding of another packing, so every ratio is 1.
-            measure: log-probs and entropies [B, T] of the policy as it stands, called only where a
-                method reads them and they are not in the batch.
-            scale: as `plan` takes it.
-            mean: as `plan` takes it.
+            fresh: the weights are still those that gave `old_logp`. Log-probs then differ only by
+                the rounding of another packing, so every ratio is set to 1.
+            measure: returns the current policy's log-probs and entropies [B, T]; called only if a
+                method reads them and the batch lacks them.
+            scale: as in `plan`.
+            mean: as in `plan`.
         """
         measured = measure is not None and self.reads_current and not fresh
         if measured:
@@ -111,13 +111,13 @@ class Objective(Chain):
             batch = batch.replace(logp=logp, entropy=entropy)
         if fresh:
             batch = batch.replace(old_logp=batch.logp.detach())
-        # a sampler's correction and earlier edits are not the methods' to see
+        # methods do not see a sampler's correction or earlier edits
         seen = batch.replace(correction=None, edited=None)
         return Plan(
             self, batch, self.plan(seen, generator, scale=scale, mean=mean), fresh, measured
         )
 
-    # ------------------------------------------------------------------ their parts
+    # ------------------------------------------------------------------ parts of a step
 
     outcome_advantages = preparation.outcome_advantages
     compute_advantages = preparation.compute_advantages
@@ -134,18 +134,18 @@ class Objective(Chain):
         scale: Tensor | None = None,
         mean: Tensor | None = None,
     ) -> Terms:
-        """At every update: the terms, from detached statistics of the whole minibatch.
+        """At every update: compute the terms from detached statistics of the whole minibatch.
 
         Args:
-            batch: prepared; the whole minibatch (all micro-batches, all ranks). Methods decide on
-                it without its idle rollouts; penalties are spread over all sampled tokens.
+            batch: prepared; the whole minibatch (all micro-batches, all ranks). Methods see it
+                without idle rollouts; penalties apply to all sampled tokens.
             generator: for random selections; the run's own, so that a resumed run repeats them.
-            scale: [B, T] a token's share in the aggregated loss, where a trainer has its own; None
+            scale: [B, T] a token's share in the aggregated loss, if the trainer has its own; None
                 for that of `aggregation`.
             mean: [B, T] a token's share in the mean over tokens of an entropy bonus, likewise.
 
         Raises:
-            ValueError: advantages are missing, or a field that a method needs.
+            ValueError: advantages, or a field that a method needs, are missing.
         """
         if batch.advantages is None:
             raise ValueError("Objective.plan: the batch has no advantages; call prepare first")
@@ -194,15 +194,15 @@ class Objective(Chain):
         terms: Terms | None = None,
         generator: torch.Generator | None = None,
     ) -> LossOutput:
-        """The loss of a minibatch, or of a slice of it under the whole's terms.
+        """The loss of a minibatch, or of a slice of it under the terms of the whole minibatch.
 
         Args:
             batch: prepared; `logp` (and `entropy`, where used) carry the gradient.
-            terms: from `plan` over the whole minibatch, sliced alike; None plans on this batch.
-            generator: for random selections when planning here.
+            terms: from `plan` on the whole minibatch, sliced alike; None plans on this batch.
+            generator: for random selections if planned here.
 
         Raises:
-            ValueError: the terms belong to a batch of another shape.
+            ValueError: the terms have another shape than the batch.
         """
         if terms is None:
             terms = self.plan(batch, generator)
@@ -214,7 +214,7 @@ class Objective(Chain):
         planned, terms = terms, self.local(batch, terms)
         per_token, policy, ratio = surrogate(batch, terms)
         loss = (per_token * terms.scale).sum()
-        if terms is not planned and ratio is None:  # a weight is made of it
+        if terms is not planned and ratio is None:  # a method's weight uses it
             ratio = importance_ratio(batch, terms.replace(ratio="token"))
         clip = None if ratio is None else clip_sides(terms, ratio)
         metrics = loss_metrics(batch, terms, policy, ratio, clip)
@@ -225,7 +225,7 @@ class Objective(Chain):
 
     @torch.no_grad()
     def local(self, batch: TokenBatch, terms: Terms) -> Terms:
-        """The terms of these rollouts after what methods read of their current log-probs."""
+        """The terms of these rollouts after each method's `local`."""
         for name, method, state in self.chain():
             if type(method).local is not Method.local:
                 now = batch.replace(logp=at_least_float32(batch.logp.detach()))
@@ -236,14 +236,14 @@ class Objective(Chain):
 
 @dataclass(frozen=True)
 class Plan:
-    """What an objective decided for a minibatch. `plan[rows]` is the plan of some of its rows.
+    """An objective's decisions for a minibatch. `plan[rows]` is the plan of some of its rows.
 
     Attributes:
-        objective: which one.
-        batch: [B, T] what was decided on.
+        objective: the objective that made the plan.
+        batch: [B, T] the batch that was planned on.
         terms: numbers per token.
         fresh: every ratio is 1: the weights are still those that gave `old_logp`.
-        measured: a pass over the minibatch was made for the plan.
+        measured: whether the plan needed a forward pass over the minibatch.
     """
 
     objective: Objective
@@ -253,32 +253,32 @@ class Plan:
     measured: bool = False
 
     def __getitem__(self, rows: slice | Tensor) -> Plan:
-        """The plan of some rows."""
+        """The plan of the selected rows."""
         return Plan(self.objective, self.batch[rows], self.terms[rows], self.fresh, self.measured)
 
     def share(self, share: float) -> Plan:
-        """The plan where its minibatch is this share of the rollouts of an optimizer step."""
+        """Rescale the plan to a minibatch that is this share of an optimizer step's rollouts."""
         terms = self.terms
         sampled = None if terms.sampled is None else terms.sampled / share
         terms = terms.replace(scale=terms.scale * share, count=terms.count / share, sampled=sampled)
         return replace(self, terms=terms)
 
     def at(self, logp: Tensor, entropy: Tensor | None = None) -> TokenBatch:
-        """[B, T]: the plan's batch under the policy that is being updated.
+        """[B, T]: the plan's batch under the current policy.
 
         Args:
             logp: [B, T] float with gradient.
-            entropy: [B, T] float with gradient; None where it is not computed.
+            entropy: [B, T] float with gradient; None if it is not computed.
         """
         old = {"old_logp": logp.detach()} if self.fresh else {}
         return self.batch.replace(logp=logp, entropy=entropy, **old)
 
     def loss(self, micro: TokenBatch) -> LossOutput:
-        """The loss of these rows; losses and gradients of slices add up to the whole's.
+        """The loss of these rows; losses and gradients of slices add up to the total.
 
         Args:
-            micro: the plan's batch with the current policy's `logp` and `entropy`, as `at` gives
-                it.
+            micro: the plan's batch with the current policy's `logp` and `entropy`, as returned by
+                `at`.
         """
         return self.objective.loss(micro, self.terms)
 
@@ -298,20 +298,20 @@ def make_objective(
     Args:
         method: a name of `methods()`, a table `{"name": ..., param: ...}`, or a list of them, which
             may also name an advantage estimator: `["rloo", "gspo", "repo_r"]`. A bare intervention
-            sits on its paper's recipe; a list may say its own surrogate.
+            is combined with its paper's recipe; a list may name its own surrogate.
         advantage: estimator of `advantages`; overrides the recipe's.
         aggregation: "token_mean", "seq_mean_token_mean" or "seq_mean_token_sum_norm"; overrides the
             recipe's.
         max_length: the constant of "seq_mean_token_sum_norm"; None takes the batch's T.
-        updates: optimizer steps per rollout batch, where known: a strictly on-policy method is then
-            refused here rather than by the host.
-        conventions: "trl" for TRL's own numbers: groups without a signal count in the denominators,
-            and 1e-4 is added to deviations of rewards. `from_grpo_config` says so.
-        **params: the method's parameters, where `method` is one name.
+        updates: optimizer steps per rollout batch, if known: more than one with a strictly
+            on-policy method then raises here rather than in the trainer.
+        conventions: "trl" for TRL's own numbers: zero-advantage groups count in the denominators,
+            and 1e-4 is added to standard deviations of rewards. `from_grpo_config` sets it.
+        **params: the method's parameters, if `method` is one name.
 
     Raises:
-        ValueError: one line that says what was given, what exists and the nearest name, or why the
-            methods do not go together.
+        ValueError: an unknown name or parameter (with the nearest name), or methods that cannot be
+            combined (with the reason).
 
     Example:
         >>> make_objective("repo_r", bidirectional=True).names

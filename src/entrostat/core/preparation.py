@@ -1,11 +1,11 @@
-"""From rewards to the advantages that an update is made with, once per rollout batch.
+"""From rewards to the advantages of the updates, once per rollout batch.
 
     outcome_advantages   rewards, shaped by the methods -> advantages [B]
-    compute_advantages   the same group by group, with groups without a signal marked
+    compute_advantages   outcome advantages, with zero-advantage groups marked
     choose               the methods leave rollouts out
     prepare              advantages [B, T], edited by the methods
 
-Shapes: B rollouts, R of them that are trained on, T completion tokens at most.
+Shapes: B rollouts, R of them trained on, T completion tokens at most.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from .advantages import advantages as estimate_advantages
 from .batch import TokenBatch, at_least_float32
 from .chain import Chain
 
-# rows [R] and their batch -> that batch with what other models say of it
+# rows [R] and their batch -> that batch with the outputs of other models
 Fill = Callable[[Tensor, TokenBatch], TokenBatch]
-TRL_EPS = 1e-4  # what TRL adds to a deviation of rewards
+TRL_EPS = 1e-4  # added by TRL to a standard deviation of rewards
 _FILLED = ("ref_logp", "process_rewards", "influence")
 
 
 def outcome_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
-    """The batch with advantages [B] from its rewards and groups, before any edit of these.
+    """The batch with advantages [B] from its rewards and groups, before methods edit advantages.
 
-    Methods that shape rewards have done so in what is returned. A host marks groups whose
-    advantages are all 0 as `idle` between this and `prepare`; where nothing `penalises`, it may
-    drop them.
+    Methods' edits of the rewards are in the result. Between this and `prepare` a trainer marks
+    zero-advantage groups as `idle`; if the chain does not `penalises`, it may drop them.
     """
     if batch.rewards is None or batch.group is None:
         raise ValueError(
@@ -53,7 +52,7 @@ def outcome_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
 
 
 def _estimate(chain: Chain, batch: TokenBatch) -> Tensor:
-    """[B]: outcome advantages, from a few numbers of each rollout of the whole."""
+    """[B]: outcome advantages, from a few gathered numbers per rollout of the global batch."""
     group, trl = batch.need("group"), chain.conventions == "trl"
     eps = TRL_EPS if trl else EPS
     if chain.advantage == "gdpo" and batch.reward_parts is not None:
@@ -69,16 +68,16 @@ def _estimate(chain: Chain, batch: TokenBatch) -> Tensor:
 
 @torch.no_grad()
 def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
-    """The batch with outcome advantages [B] and `idle`: what `prepare` takes.
+    """The batch with outcome advantages [B] and `idle`: the input of `prepare`.
 
-    Idle are the rollouts of groups whose advantages are all 0, those without a reward (NaN), which
-    have no part in their group either, and those that a method leaves out (`Method.choose`). Under
-    TRL's conventions the first two count as rollouts of advantage 0.
+    Idle rollouts are those of zero-advantage groups, those without a reward (NaN), which have no
+    part in their group either, and those that a method leaves out (`Method.choose`). Under TRL's
+    conventions the first two kinds are not idle but have advantage 0.
     """
     rewards, group = batch.need("rewards"), batch.need("group")
     known = ~rewards.isnan()
     if chain.advantage in NEED_PAIRS and chain.conventions != "trl":
-        # rollouts of one prompt at one temperature are compared
+        # a group is the rollouts of one prompt at one temperature
         compared = group if batch.tempered is None else 2 * group + batch.tempered
         known = known & (batch.whole.group_sums(compared, known.long())[0] >= 2)
     none = torch.zeros_like(rewards, dtype=torch.float32)
@@ -86,7 +85,7 @@ def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
         return batch.replace(advantages=none, idle=~known & (chain.conventions != "trl"))
     own = known if batch.tempered is None else known & ~batch.tempered
     found = batch.replace(advantages=none, idle=torch.ones_like(known))
-    # rollouts of another temperature are compared with each other alone
+    # resampled rollouts (another temperature) are compared only with each other
     for some in (own, known & ~own):
         rows = some.nonzero()[:, 0]
         if batch.whole.count(some):
@@ -97,7 +96,7 @@ def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
 
 
 def _with_part(batch: TokenBatch, rows: Tensor, part: TokenBatch) -> TokenBatch:
-    """The batch in which some rows have these outcome advantages, and no signal where all are 0."""
+    """The batch with `part`'s outcome advantages at `rows`; zero-advantage groups are idle."""
     A, rewards = part.need("advantages"), part.need("rewards")
     (signals,) = part.whole.group_sums(part.need("group"), (A != 0).long())
     edited = batch.edited
@@ -113,7 +112,7 @@ def _with_part(batch: TokenBatch, rows: Tensor, part: TokenBatch) -> TokenBatch:
 
 @torch.no_grad()
 def choose(chain: Chain, batch: TokenBatch) -> TokenBatch:
-    """A graded batch (outcome advantages [B], `idle`) as the methods choose from it."""
+    """The batch (outcome advantages [B], `idle`) after each method's `choose`."""
     for name, method, state in chain.chain():
         if type(method).choose is not Method.choose:
             chain.check_fields(name, method, batch)
@@ -127,8 +126,8 @@ def choose(chain: Chain, batch: TokenBatch) -> TokenBatch:
 def prepare(chain: Chain, batch: TokenBatch, fill: Fill | None = None) -> TokenBatch:
     """Once per rollout batch: advantages [B, T], float32 or better, edited by the methods.
 
-    Advantages already in the batch ([B] or [B, T]) are taken as they are; those of idle
-    rollouts become 0, and methods do not see these. `fill` adds what other models say of the rows
+    Advantages already in the batch ([B] or [B, T]) are used as given. Those of idle rollouts become
+    0, and methods do not see idle rollouts. `fill` adds the outputs of other models to the rows
     that are trained on.
     """
     if batch.advantages is None:
@@ -163,9 +162,9 @@ def _prepared(chain: Chain, batch: TokenBatch) -> TokenBatch:
 
 
 def drop_zero_advantage(chain: Chain, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:
-    """Rows [R] of a graded batch that have to be trained on, and the batch of these.
+    """Rows [R] of a batch with advantages that must be trained on, and the batch of these rows.
 
-    Those that are not idle; all of them where a penalty acts on every sampled token.
+    The rows that are not idle; all rows if a penalty acts on every sampled token.
     """
     idle = batch.need("idle")
     if chain.penalises:
@@ -176,12 +175,12 @@ def drop_zero_advantage(chain: Chain, batch: TokenBatch) -> tuple[Tensor, TokenB
 
 @torch.enable_grad()
 def _filled(fill: Fill, rows: Tensor, part: TokenBatch) -> TokenBatch:
-    """`fill`, which may train a model of its own."""
+    """Call `fill`, which may train its own model, with gradients enabled."""
     return fill(rows, part)
 
 
 def _spread(part: TokenBatch, rows: Tensor, batch: TokenBatch) -> dict[str, Tensor]:
-    """Fields of `part`, the batch of some rows, over all rows: 0 at the others."""
+    """Fields of `part`, the batch of `rows`, scattered over all rows: 0 at the others."""
     found = {name: getattr(part, name) for name in _FILLED}
     zero = torch.zeros_like(batch.old_logp)
     return {
@@ -192,7 +191,7 @@ def _spread(part: TokenBatch, rows: Tensor, batch: TokenBatch) -> dict[str, Tens
 
 
 def _note_edits(batch: TokenBatch, before: Tensor) -> TokenBatch:
-    """The batch; tokens whose advantage differs from `before` [B, T] are among its `edited`."""
+    """Add the tokens whose advantage differs from `before` [B, T] to the batch's `edited`."""
     moved = per_token(batch) != before
     return batch.replace(edited=moved if batch.edited is None else batch.edited | moved)
 

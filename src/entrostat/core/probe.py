@@ -1,4 +1,4 @@
-"""What a chain of methods means, asked of the chain: its terms on made-up rollouts."""
+"""A chain's ratio, clip and on-policy behaviour, read from its terms on synthetic rollouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .objective import Objective
 
 
 def probe(objective: Objective) -> Terms:
-    """The terms on four made-up rollouts: what ratio, clip and dual clip the chain means."""
+    """The terms on four synthetic rollouts: the chain's ratio, clip and dual clip."""
     g = torch.Generator().manual_seed(0)
     mask = torch.ones(4, 3, dtype=torch.bool)
     logp, entropy = -torch.rand(4, 3, generator=g) - 0.5, torch.rand(4, 3, generator=g) + 0.5
@@ -35,9 +35,9 @@ ONE_UPDATE = "one update per {what}, so every ratio is exactly 1 and"
 
 
 def idle_at_one(objective: Objective) -> tuple[list[str], tuple[float, float] | None]:
-    """What of an objective is idle while every ratio is 1: methods, and the bounds of its clip.
+    """The parts of an objective without effect while every ratio is 1: methods, clip bounds.
 
-    The one place that decides it of an objective: for the doctor, `train` and the hosts.
+    The doctor, `train` and the trainers all use this function.
     """
     terms = probe(objective)
     low, high = bounds(terms)

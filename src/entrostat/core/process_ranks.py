@@ -1,10 +1,10 @@
 """A minibatch over several ranks of torch.distributed.
 
     batch = TokenBatch(..., rollout=place_in_what_was_sampled, ranks=ranks(process_group))
-    terms = objective.plan(batch, shared_generator(seed, step))     # its own rows, decided as one
+    terms = objective.plan(batch, shared_generator(seed, step))     # its own rows, planned globally
 
-Methods ask all ranks for a few numbers (`entrostat.core.distributed`); `ProcessGroup` carries them.
-Without a process group all of this is the identity.
+Methods reduce a few numbers over all ranks (`entrostat.core.distributed`); `ProcessGroup` does the
+communication. Without a process group every operation is the identity.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .distributed import Array, Communicator
 
 
 class ProcessGroup(Communicator):
-    """Several processes of torch.distributed: what `TokenBatch.ranks` is on each of them.
+    """A process group of torch.distributed as a `Communicator`, for `TokenBatch.ranks`.
 
     Args:
-        group: of torch.distributed; None is the default one.
-        device: where its backend works: NCCL on the rank's GPU, gloo on the CPU.
+        group: of torch.distributed; None is the default group.
+        device: the backend's device: the rank's GPU for NCCL, the CPU for gloo.
     """
 
     def __init__(self, group: Any = None, device: torch.device | str = "cpu") -> None:
@@ -66,16 +66,16 @@ class ProcessGroup(Communicator):
 
 
 def ranks(process_group: Any = None, device: torch.device | str = "cpu") -> Communicator:
-    """The processes of a group; one where torch.distributed is not in use, or the group has one."""
+    """The communicator of a group; a single process if torch.distributed is off or world is 1."""
     return ProcessGroup(process_group, device) if _world(process_group) > 1 else Communicator()
 
 
 def shared_generator(seed: int, *stream: int | str) -> torch.Generator:
-    """A generator that is in the same state on every rank: on the CPU, seeded from its arguments.
+    """A CPU generator, seeded from the arguments and so in the same state on every rank.
 
     Args:
         seed: of the run.
-        stream: what it is for and at which step, so that a resumed run repeats its choices.
+        stream: its purpose and step, so that a resumed run repeats its choices.
     """
     words = "/".join(str(word) for word in (seed, *stream))
     digest = hashlib.blake2b(words.encode(), digest_size=8).digest()

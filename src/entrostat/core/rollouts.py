@@ -1,8 +1,8 @@
-"""Figures of a rollout batch and of an iteration's updates; no trainer here.
+"""Metrics of a rollout batch and of an iteration's updates, independent of the trainer.
 
-Where there are several ranks each has its own rollouts, and figures are those of all of them.
+With several ranks each has its own rollouts, and metrics are over all ranks.
 
-Shapes: B rollouts of this rank, A of all, T completion tokens at most.
+Shapes: B rollouts of this rank, A of all ranks, T completion tokens at most.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .advantages import Groups
 from .batch import TokenBatch
 from .distributed import row_sums
 
-# what each trainer knows of a token and its rollout, beyond what every batch has
+# fields that every trainer fills, beyond those of every batch
 FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
 
 
 def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, float]:
-    """How a rollout batch looks, before any update.
+    """Metrics of a rollout batch before any update.
 
     Args:
         batch: old_logp, old_entropy, mask, rewards (NaN where unknown) and group.
-        lengths: [B] tokens of each rollout, where the mask leaves some of them out.
+        lengths: [B] tokens of each rollout, if the mask leaves some of them out.
     """
     old_entropy = batch.need("old_entropy")
     H = row_sums(old_entropy.detach()) / batch.lengths.clamp(min=1)
@@ -41,16 +41,16 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
     rewards, group = rewards[known], group[known]
     groups = Groups(group, rewards.dtype)
     entropy, logp = batch.whole.mean(old_entropy, batch.old_logp)
-    if not batch.whole.tokens:  # every rollout is masked: the mean of nothing is not 0
+    if not batch.whole.tokens:  # every rollout is masked: there is no mean
         entropy = math.nan
     variance = groups.mean((rewards - groups.mean(rewards)).square())
     values = {
         "entropy/exact": entropy,
         "entropy/stderr": stderr,
-        # OPEFO Eq. 5: short responses count as much as long ones
+        # OPEFO Eq. 5: short and long responses count equally
         "entropy/response_mean": H.sum() / trained.sum().clamp(min=1),
         "entropy/nll": -logp,
-        # of the responses that have a token
+        # over the responses that have a token
         "entropy/perplexity": (nll.exp() * trained).sum() / trained.sum().clamp(min=1),
         "reward/mean": rewards.mean(),
         "reward/std_in_group": (variance.sqrt() / groups.own_size).sum() / len(groups.size),
@@ -64,20 +64,20 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
 
 
 def _group_outcomes(rewards: Tensor, groups: Groups) -> dict[str, Tensor]:
-    """Shares of the groups whose rewards [A] are all right (1 or more), all wrong (0 or less)."""
+    """Shares of groups whose rewards [A] are all right (at least 1) or all wrong (at most 0)."""
     right, wrong = -groups.largest(-rewards) >= 1, groups.largest(rewards) <= 0
     found = {"all_right": right, "all_wrong": wrong, "mixed": ~(right | wrong)}
     return {f"groups/{name}": share.double().mean() for name, share in found.items()}
 
 
 def has_signal(rewards: Tensor, K: int) -> Tensor:
-    """[groups] bool: whether the rewards [A] of a group, K side by side, differ."""
+    """[groups] bool: whether the rewards [A] of a group (K consecutive ones) differ."""
     groups = rewards.view(-1, K)
     return (groups != groups[:, :1]).any(-1)
 
 
 def of_kinds(rewards: Tensor, kinds: Sequence[str | None]) -> dict[str, float]:
-    """`rewards/KIND/mean`, TRL's name of a column: mean reward [B] of the rollouts of each kind."""
+    """`rewards/KIND/mean` (TRL's column name): the mean reward [B] of the rollouts of each kind."""
     found: dict[str, list[float]] = {}
     for kind, reward in zip(kinds, rewards.tolist(), strict=True):
         if kind is not None:
@@ -90,9 +90,9 @@ def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
 
     With S_p the sum of the entropies and N_p the tokens of prompt p, the mean is the ratio of their
     sums, and its variance is P / (P - 1) sum_p (S_p - mean N_p)^2 / (sum_p N_p)^2 (Cochran,
-    Sampling Techniques, 6.3). Of a single prompt its rollouts are compared; of one rollout: NaN.
+    Sampling Techniques, 6.3). With a single prompt it is between rollouts; with one rollout, NaN.
 
-    `H` [A] are the mean entropies of rollouts, nats; one without tokens does not count.
+    `H` [A] are the mean entropies of rollouts, nats; rollouts without tokens do not count.
     """
     live = tokens > 0
     H, tokens, group = H[live], tokens[live], group[live]
@@ -111,11 +111,11 @@ def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
 
 
 def outcome_figures(batch: TokenBatch) -> dict[str, float]:
-    """`rollout/zero_advantage_groups`, and of the advantages [A] least, largest and quantiles.
+    """`rollout/zero_advantage_groups`, and minimum, maximum and quantiles of the advantages [A].
 
     Args:
-        batch: with the estimator's advantages, [B], or [B, T] of which a response's mean is taken,
-            and the rollouts that are `idle`.
+        batch: with `idle` and the estimator's advantages, [B] or [B, T] (a response's mean is
+            taken).
     """
     A = batch.need("advantages").double()
     if A.ndim == 2:
@@ -128,7 +128,7 @@ def outcome_figures(batch: TokenBatch) -> dict[str, float]:
 
 
 def idle_groups(batch: TokenBatch) -> int:
-    """How many groups of a graded batch teach nothing: idle, or of advantages that are all 0."""
+    """The number of groups without a learning signal: idle, or with all advantages 0."""
     A = batch.need("advantages")
     signal = ~batch.need("idle") & (A if A.ndim == 1 else A.abs().sum(-1)).ne(0)
     (group, signal), _ = batch.whole.gather(batch.need("group"), signal)
@@ -136,10 +136,10 @@ def idle_groups(batch: TokenBatch) -> int:
 
 
 class MetricAccumulator:
-    """Figures of an iteration: what updates count is added up and divided last.
+    """Accumulates the metrics of an iteration's updates; ratios are formed at the end.
 
-    Sums (`online.of_update`) are over all tokens of the iteration's updates; of any other figure
-    the mean over the times that it was added is taken.
+    Sums (`online.of_update`) are over all tokens of the iteration's updates; any other metric is
+    averaged over the times it was added.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Ranks that are threads of one process: several processors for one batch, or a trial of several.
+"""Ranks that are threads of one process: to use several processors, or to test several ranks.
 
-What `entrostat.core.distributed` answers does not depend on how many ranks there are, so nor does
-what comes of it. torch and numpy let other threads run while they compute.
+Results of `entrostat.core.distributed` do not depend on the number of ranks. torch and numpy
+release the interpreter lock while they compute.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _WAIT = 60.0  # seconds for the other ranks to make the same call
 
 
 class Threads:
-    """Ranks that are threads: `run(f)` calls f(ranks) once per rank and returns what each did.
+    """Ranks that are threads: `run(f)` calls f(ranks) once per rank and returns the results.
 
     Args:
-        world: how many.
-        wait: seconds for the others to make the same call; None waits for as long as they take.
+        world: number of ranks.
+        wait: seconds to wait for the other ranks to make the same call; None waits forever.
     """
 
     def __init__(self, world: int, wait: float | None = _WAIT) -> None:
@@ -31,9 +31,9 @@ class Threads:
         self._barrier = threading.Barrier(world)
 
     def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
-        """What each rank returned; raises what the first rank to fail raised.
+        """The result of each rank; re-raises the exception of the first rank to fail.
 
-        BrokenBarrierError: one rank asked for something that the other did not.
+        BrokenBarrierError: the ranks did not make the same calls.
         """
         found: list[Any] = [None] * self.world
         failed: list[BaseException] = []
@@ -56,7 +56,7 @@ class Threads:
         return found
 
     def shared(self, rank: int, value: Any) -> list[Any]:
-        """What each rank handed in."""
+        """All-gather of one value per rank."""
         self._slots[rank] = value
         self._barrier.wait(self._wait)
         got = list(self._slots)

@@ -1,13 +1,13 @@
-"""What the policy answers to prompts: one completion each, or turns with an environment.
+"""Generation from prompts: one completion each, or several turns with an environment.
 
-In several turns the policy speaks and its environment replies, until one of them ends it. Each turn
-is one call of `sample` on whole contexts: the prompt, and all that was said since. Keys and values
-of the turns before are computed again, in one pass over the context; between turns there is nothing
-to keep, whatever the environments take. What an environment says is context: tokens at mask 0,
-which are never sampled, trained on or measured.
+In several turns the policy and its environment alternate until one of them ends the rollout. Each
+turn is one call of `sample` on whole contexts: the prompt and everything since. Keys and values of
+earlier turns are recomputed in one pass over the context; no cache is kept between turns, however
+long the environments take. Observation tokens are context: tokens at mask 0, which are never
+sampled, trained on or measured.
 
-    prompt | turn | what the environment said | turn | ... | turn
-    mask     1 1    0 0 0 0                     1 1          1 1
+    prompt | turn | observation | turn | ... | turn
+    mask     1 1    0 0 0 0       1 1          1 1
 
 A rollout ends when its environment is done or has failed, after the task's last turn, and before a
 turn that might not fit into the context.
@@ -35,21 +35,21 @@ from ..tasks import Example, Task
 from .prompts import context_of, new_tokens, sampler_settings, stop_strings, turns_of, uses_chat
 from .scoring import Scorer
 
-# stands for a turn of the policy's in the chat template; no system message says it by chance
+# placeholder for a policy's turn in the chat template; unlikely in any system message
 _WORD = "entrostat 9b1d6f03 turn"
 
 
 @dataclass(frozen=True)
 class Answers:
-    """B rollouts, those of a prompt side by side."""
+    """B rollouts with their texts, those of a prompt side by side."""
 
     sequences: Sequences  # as token ids
-    texts: list[str]  # B completions; of several turns all that was said after the prompt
-    # B times reward and, in words, why there is none ("" where there is), as the environments gave
-    # them; None where the task's scorer is to be asked
+    texts: list[str]  # B completions; with several turns everything after the prompt
+    # B pairs from the environments: reward, and the reason if there is none (else ""); None if the
+    # task's scorer gives the rewards
     judged: list[tuple[float, str]] | None = None
-    # where there may be several turns `rollout/turns_mean` and `rollout/observed_mean`, tokens that
-    # the environment of a rollout said; where rollouts may be dropped, of these
+    # with several turns `rollout/turns_mean` and `rollout/observed_mean` (observation tokens per
+    # rollout); with early stopping the metrics of dropped rollouts
     figures: dict[str, float] = field(default_factory=dict)
 
     def of_rollouts(self, examples: Sequence[Example]) -> list[Example]:
@@ -65,10 +65,10 @@ def answer(
     prompts: list[list[int]], *, rollouts: int, generator: Source, training: bool,
     enough: EarlyStop | None = None, sampler: Callable[..., Sequences] = sample, **how: Any,
 ) -> Answers:  # fmt: skip
-    """The policy as it stands, on prompts of a task, which is played where it has environments.
+    """Generate rollouts with the current policy on a task's prompts, with its environments if any.
 
-    `prompts` are the examples' token ids; `training` says which reward of the environments counts;
-    `sampler` is `sample`, or another host's in its place; `how` are other arguments of `sample`.
+    `prompts` are the examples' token ids; `training` selects which reward of the environments
+    counts; `sampler` is `sample`, or another trainer's; `how` are other arguments of `sample`.
     """
     stop = stop_strings(task, config)
     how |= sampler_settings(policy, config, new_tokens(task, config, split), stop)
@@ -91,7 +91,7 @@ def _waited_for(
     sequences: Sequences, texts: list[str], judged: list[tuple[float, str]] | None = None,
     turns: list[int] | None = None,
 ) -> Answers:  # fmt: skip
-    """The answers that were waited for, with figures of these and of the others."""
+    """The rollouts that were not dropped, with metrics of both kinds."""
     figures = of_dropped(sequences)
     if sequences.dropped is not None and bool(sequences.dropped.any()):
         rows = (~sequences.dropped).nonzero()[:, 0]
@@ -108,16 +108,16 @@ def _waited_for(
 
 @dataclass(frozen=True)
 class ObservationTokenizer:
-    """How an environment's words become tokens."""
+    """Tokenizes an environment's observations."""
 
-    policy: Policy  # whose tokenizer it is
-    chat: bool  # as a user's turn of the chat template; else as they are
-    system: str  # as the prompts have it
+    policy: Policy  # the policy with the tokenizer
+    chat: bool  # as a user's turn of the chat template; else as plain text
+    system: str  # the system message of the prompts
 
     def __call__(self, observation: str, last: int) -> list[int]:
-        """Token ids that follow a turn whose last token is `last`.
+        """The observation's token ids, after a turn whose last token is `last`.
 
-        Through the template, they begin with what it puts behind the policy's turn, but for an end
+        With the template, they begin with its tokens after the policy's turn, except for an end
         token that was sampled.
         """
         text = observation
@@ -150,19 +150,19 @@ def observation_tokenizer(policy: Policy, config: TrainConfig) -> ObservationTok
 
 @dataclass
 class Rollout:
-    """A rollout as it grows, token by token."""
+    """A rollout in progress."""
 
     prompt: list[int]  # token ids
-    ids: list[int] = field(default_factory=list)  # of all that was said after it, by both
-    sampled: list[bool] = field(default_factory=list)  # whether the policy said it
-    # nats, as sampled; 0 where the environment spoke
+    ids: list[int] = field(default_factory=list)  # tokens after it, sampled and observed
+    sampled: list[bool] = field(default_factory=list)  # whether the policy sampled the token
+    # nats, as sampled; 0 for observation tokens
     logp: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)  # nats, likewise
-    turns: int = 0  # how many the policy has had
-    last: int = 0  # where its newest turn begins
-    open: bool = True  # whether it goes on
+    turns: int = 0  # number of the policy's turns
+    last: int = 0  # start of its latest turn
+    open: bool = True  # whether it continues
     done: bool = False  # whether its environment ended it
-    dropped: bool = False  # whether it was not waited for
+    dropped: bool = False  # whether early stopping dropped it
 
     @property
     def context(self) -> list[int]:
@@ -197,16 +197,16 @@ class Rollout:
 
 @dataclass(frozen=True)
 class TurnLimits:
-    """What ends a rollout that its environment does not end."""
+    """Limits of a rollout that its environment does not end."""
 
     turns: int  # most turns
-    context: int | None  # tokens of a prompt and its rollout at most; None for any number
-    new: int  # tokens that a turn may take
-    hearing: ObservationTokenizer  # how observations become tokens
+    context: int | None  # most tokens of a prompt and its rollout; None for any number
+    new: int  # most tokens of a turn
+    hearing: ObservationTokenizer  # tokenizes observations
     stop: tuple[str, ...]  # strings that end a turn
 
     def texts(self, rollouts: Sequence[Rollout]) -> list[str]:
-        """All that was said in each, by both: up to the stop of its last turn."""
+        """The text of each rollout, turns and observations, up to the stop of its last turn."""
         policy = self.hearing.policy
         heads = policy.texts([one.ids[: one.last] for one in rollouts])
         tails = policy.texts([one.ids[one.last :] for one in rollouts])
@@ -219,16 +219,16 @@ def play(
     exact: bool = False, enough: EarlyStop | None = None,
     sampler: Callable[..., Sequences] = sample, **how: Any,
 ) -> tuple[Sequences, list[str], list[tuple[float, str]], list[int]]:  # fmt: skip
-    """Play rollouts of each prompt, `batch` at once, each with its environment, in whole groups.
+    """Run rollouts of each prompt with their environments, `batch` at once, in whole groups.
 
-    Arguments are as of `answer` and `sample`, which samples a turn; numbers that decide tokens are
-    [B, turns x T]. `enough` is asked before each turn but the first, of the rollouts at once. An
-    environment may take `timeout` seconds for one thing.
+    Arguments are as in `answer` and `sample`, which samples a turn; given uniform numbers are
+    [B, turns x T]. `enough` is checked before each turn except the first, on the rollouts at once.
+    Each call of an environment may take `timeout` seconds.
 
     Returns:
-        B rollouts, those of a prompt side by side; all that was said after each prompt, by both; B
-        times reward and, in words, why the environment failed ("" where it did not); B counts of
-        the policy's turns.
+        B rollouts, those of a prompt side by side; the text after each prompt, turns and
+        observations; B pairs of reward and the reason if the environment failed (else ""); B
+        counts of the policy's turns.
     """
     how |= {"batch": batch, "max_new_tokens": rules.new, "pad": pad, "exact": exact}
     each, device = max(1, batch // rollouts), rules.hearing.policy.device
@@ -286,7 +286,7 @@ def _play(
 
 
 def _turn(said: Sequences, row: int) -> tuple[list[int], list[float], list[float]]:
-    """A row of what was sampled: ids, log-probs, entropies (log-probs where there are none)."""
+    """A row of the sampled tokens: ids, log-probs, entropies (log-probs if there are none)."""
     n = int(said.mask[row].sum())
     H = said.sampler_logp if said.sampler_entropy is None else said.sampler_entropy
     values = (said.completions, said.sampler_logp, H)

@@ -1,4 +1,4 @@
-"""Which prompts an iteration sees, as token ids, and how their completions are sampled."""
+"""The prompts of an iteration, as token ids, and the sampling settings of their completions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..models.stops import Stops
 from ..tasks import Example, Task
 from .seeds import stream_seed
 
-_APART = 2**40  # of a task without an end: no run comes so far
+_APART = 2**40  # first index for infinite tasks, beyond any run's
 _OF_TINY = ("target_sum", "tool_sum")  # tasks in the tiny policy's alphabet
 
 
@@ -38,18 +38,18 @@ def turns_of(task: Task, split: str) -> int:
 
 
 def longest(task: Task, config: TrainConfig, split: str) -> int:
-    """Tokens that the policy may sample in one rollout: those of all its turns."""
+    """Most tokens that the policy may sample in one rollout, over all turns."""
     new = new_tokens(task, config, split) * turns_of(task, split)
     return new if config.sampling.max_context is None else min(new, config.sampling.max_context)
 
 
 def usual(task: Task, config: TrainConfig, split: str) -> int:
-    """Tokens that a rollout usually takes at most: environments say about as much again."""
+    """A usual rollout's most tokens: observations are about as long as the policy's turns."""
     return longest(task, config, split) * (2 if is_multi_turn(task) else 1)
 
 
 def context_of(policy: Policy, config: TrainConfig) -> int | None:
-    """Tokens that a prompt and its rollout may have together; None for any number."""
+    """Most tokens of a prompt and its rollout together; None for any number."""
     bounds = [policy.context, config.sampling.max_context]
     return min((bound for bound in bounds if bound is not None), default=None)
 
@@ -60,13 +60,13 @@ def uses_chat(tokenizer: Any, config: TrainConfig) -> bool:
 
 
 def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
-    """This iteration's prompts: the next ones of a finite task's shuffled epochs, or new ones."""
+    """This iteration's prompts: the next of a finite task's shuffled epochs, or new ones."""
     split = task.splits[0]
     return [example(task, index, split) for index in drawn(task, config, iteration)]
 
 
 def drawn(task: Task, config: TrainConfig, iteration: int) -> list[int]:
-    """Which examples of the task's first split these are: of a finite one, each once an epoch."""
+    """Their indices in the task's first split; in a finite split each comes once per epoch."""
     first = (iteration - 1) * config.sampling.prompts
     places = range(first, first + config.sampling.prompts)
     size = task.size(task.splits[0])
@@ -79,8 +79,8 @@ def drawn(task: Task, config: TrainConfig, iteration: int) -> list[int]:
 def _order(config: TrainConfig, size: int, epoch: int) -> np.ndarray:
     """The examples of an epoch, shuffled.
 
-    Those that the iteration in which it begins has of the epoch before come behind this iteration,
-    which asks none twice; a split of less than two iterations' prompts is not rearranged.
+    Where an epoch begins within an iteration, examples that the iteration has from the last epoch
+    are moved behind it: none comes twice. A split of less than two iterations is not rearranged.
     """
     order = _shuffled(config, size, epoch)
     prompts = config.sampling.prompts
@@ -97,9 +97,9 @@ def _shuffled(config: TrainConfig, size: int, epoch: int) -> np.ndarray:
 
 
 def fresh(task: Task, config: TrainConfig, iteration: int, count: int) -> list[Example]:
-    """Prompts like an iteration's, drawn apart from it: of a finite task some of the same ones.
+    """Prompts like an iteration's, drawn independently; for a finite task they may overlap.
 
-    A task without an end gives such as no iteration sees.
+    An infinite task gives prompts that no iteration uses.
     """
     first = _APART + iteration * count
     return _apart(task, stream_seed(config.seed, iteration, "forecast"), first, count)
@@ -108,14 +108,14 @@ def fresh(task: Task, config: TrainConfig, iteration: int, count: int) -> list[E
 def redrawn(
     task: Task, config: TrainConfig, iteration: int, again: int, count: int
 ) -> list[Example]:
-    """Prompts in the place of some of an iteration's, of its `again`-th further draw."""
+    """Prompts that replace some of an iteration's, from its `again`-th further draw."""
     stream = (iteration << 8) + again
     first = 2 * _APART + stream * config.sampling.prompts
     return _apart(task, stream_seed(config.seed, stream, "redraw"), first, count)
 
 
 def _apart(task: Task, seed: int, first: int, count: int) -> list[Example]:
-    """Examples at random of a finite split, from `first` on of one without an end."""
+    """Random examples of a finite split, or those from index `first` on of an infinite one."""
     split = task.splits[0]
     places: Iterable[int] = range(first, first + count)
     if (size := task.size(split)) is not None:
@@ -125,7 +125,7 @@ def _apart(task: Task, seed: int, first: int, count: int) -> list[Example]:
 
 
 def example(task: Task, index: int, split: str) -> Example:
-    """A task's example, checked."""
+    """A task's example, validated."""
     who = f"{task.name}.example({index}, {split!r})"
     try:
         given = task.example(index, split)
@@ -152,8 +152,8 @@ def encode(
     """Token ids of each prompt.
 
     Raises:
-        RunStopped: a prompt and its `new` tokens do not fit the context, or a token is none of the
-            model's; `refusal` in its place, where no run has begun.
+        RunStopped: a prompt and its `new` tokens do not fit the context, or a token is not in the
+            model's vocabulary; `refusal` instead if no run has begun.
     """
     known, context = vocabulary(policy.model), context_of(policy, config)
     chat = uses_chat(policy.tokenizer, config)
@@ -180,9 +180,9 @@ def encode(
 def warn_of_lost(
     policy: Policy, config: TrainConfig, examples: Sequence[Example], prompts: Sequence[list[int]]
 ) -> None:
-    """Warn where token ids lack characters of their prompts: the policy cannot read the task."""
+    """Warn if token ids lack characters of their prompts: the policy cannot read the task."""
     for example, ids in zip(examples, prompts, strict=True):
-        read = policy.tokenizer.decode(ids).casefold()  # some tokenizers know small letters only
+        read = policy.tokenizer.decode(ids).casefold()  # some tokenizers are lowercase only
         lost = {
             c for c in example.prompt if c.isascii() and c.isalnum() and c.casefold() not in read
         }
@@ -212,7 +212,7 @@ def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
 def sampler_settings(
     policy: Policy, config: TrainConfig, new: int, stop: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The arguments of `rollout.sample` that a run never changes."""
+    """The arguments of `rollout.sample` that are constant in a run."""
     return {
         "max_new_tokens": new,
         "eos": policy.eos,

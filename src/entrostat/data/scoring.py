@@ -1,9 +1,9 @@
-"""Rewards from a task, every one checked to be a number.
+"""Rewards from a task, validated to be numbers.
 
-A scorer meets answers that nobody wrote it for: one that it raises at, or gives no number for,
-scores 0 and is counted, and the run goes on. A task's own `score` runs here; if it fails at every
-answer of an iteration it has a bug, and the run stops. Scorers of others (`Task.remote`) run in
-worker processes, where an answer that they hang at or die of costs no more.
+If a scorer raises or returns a non-number, the rollout gets reward 0, is counted in
+`reward/failed`, and the run continues. A task's own `score` runs in this process; if it fails on
+every answer of an iteration it has a bug, and the run stops. Third-party scorers (`Task.remote`)
+run in worker processes, so that a hang or a crash on an answer costs only that answer.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ..sandbox import use
 from ..tasks import Example, Task
 from ..workers import Call, Outcome, Pool, tried
 
-if TYPE_CHECKING:  # veRL's environment, where this runs as well, need not have tyro
+if TYPE_CHECKING:  # this also runs in veRL's environment, which may lack tyro
     from ..config import Scoring
 
 _NO_LIST = (Mapping, Set, str, bytes, bytearray)  # their elements are keys, characters, in no order
 
 
 class Scorer:
-    """Scores a task's completions; the worker processes, where there are some, are its own.
+    """Scores a task's completions; owns the worker processes, if any.
 
-    `tell` is told of the first answer that a scorer fails at.
+    `tell` is called with a message on the first answer that a scorer fails on.
 
     Attributes:
-        failed: answers of the last call that had no reward.
-        failures: their places.
-        everywhere: of several processes that score an iteration together, called by each at every
-            call: (failed, answers) here to those of all of them.
+        failed: number of answers of the last call without a reward.
+        failures: their indices.
+        everywhere: if several processes score an iteration together: maps this process's (failed,
+            answers) to those of all; every process calls it at every call.
     """
 
     def __init__(self, task: Task, settings: Scoring, tell: Callable[[str], None]) -> None:
@@ -60,14 +60,14 @@ class Scorer:
         self, completions: Sequence[str], examples: Sequence[Example], iteration: int,
         judged: Sequence[tuple[float, str]] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Rewards [B] float32 of completions, each with its example; 0 where its scorer failed.
+        """Rewards [B] float32 of completions, each with its example; 0 if the scorer failed.
 
-        `judged` are B rewards, and in words why there is none ("" where there is), as environments
-        gave them; None asks the task's scorer.
+        `judged` are B pairs from environments: reward, and the reason if there is none (else "");
+        None calls the task's scorer.
 
         Raises:
-            RunStopped: a task's own scorer failed at every completion of several, a grader raised
-                at every one, or `score_batch` at all of them together; the message names the first
+            RunStopped: a task's own scorer failed on every completion (of several), a grader raised
+                on every one, or `score_batch` failed on all together; the message names the first
                 rollout.
         """
         pairs = list(zip(completions, examples, strict=True))
@@ -79,7 +79,7 @@ class Scorer:
             judged = [_judged(outcome) for outcome in run]
         failures = [place for place, (_, failure) in enumerate(judged) if failure]
         self.failed, self.failures = len(failures), failures
-        # a grader that hangs may do so for what the policy wrote
+        # a grader may hang because of the policy's text
         bugs = [p for p in failures if not remote or judged[p][1].startswith("raised")]
         failed, answers = self.everywhere(len(bugs), len(pairs))
         if failures:
@@ -100,7 +100,7 @@ class Scorer:
         return torch.tensor([reward for reward, _ in judged])
 
     def figures(self) -> dict[str, float]:
-        """`reward/failed`: answers of the last call that had no reward."""
+        """`reward/failed`: the number of answers of the last call without a reward."""
         return {"reward/failed": self.failed}
 
     def _here(self, pairs: list[tuple[str, Example]], iteration: int) -> list[Outcome]:
@@ -122,7 +122,7 @@ class Scorer:
 
 
 def _judged(outcome: Outcome) -> tuple[float, str]:
-    """An answer's reward, and in words why it has none; "" where it has one."""
+    """An answer's reward, and the reason if it has none; else ""."""
     if outcome.failure is not None:
         return 0.0, f"{outcome.failure} ({outcome.detail})"
     try:

@@ -1,4 +1,4 @@
-"""Random streams by name: nothing to save, nothing to restore."""
+"""Random streams seeded by name, so that checkpoints need no generator state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-# a purpose's place makes its stream: none is taken out ("hold" is free)
+# a purpose's index determines its stream: never remove one ("hold" is unused)
 Purpose = Literal[
     "prompts", "sample", "shuffle", "select", "evaluate", "analysis", "temper", "influence",
     "forecast", "hold", "redraw",
@@ -17,7 +17,7 @@ _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 
 def stream_seed(seed: int, iteration: int, purpose: Purpose) -> int:
-    """A number below 2^63 for one stream; streams of different arguments are independent."""
+    """The seed of one stream, below 2^63; streams of different arguments are independent."""
     words = np.random.SeedSequence([seed, iteration, _PURPOSES.index(purpose)])
     return int(words.generate_state(1, np.uint64)[0] >> 1)
 
@@ -38,12 +38,12 @@ def shuffled(group: torch.Tensor, whole: bool, generator: torch.Generator) -> to
 
 
 def uniform(seed: int, name: str, problem: int, samples: int, tokens: int) -> torch.Tensor:
-    """Numbers [samples, tokens] float64 in [0, 1) that decide the samples of a set's problem.
+    """Uniform numbers [samples, tokens] float64 in [0, 1) for the samples of a set's problem.
 
-    Each sample has a stream of its own: more samples, longer ones or other problems beside it leave
-    its numbers as they are.
+    Each sample has its own stream: its numbers do not depend on the number of samples, their length
+    or other problems.
     """
-    # the name as a number: Python's own hash differs from process to process
+    # the name as a number: Python's own hash differs between processes
     words = [seed, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]), problem]
     rows = [np.random.default_rng([*words, i]).random(tokens) for i in range(samples)]
     return torch.from_numpy(np.stack(rows))

@@ -1,4 +1,4 @@
-"""How an update moves entropy: estimates of each token's change, and the exact derivatives."""
+"""Entropy change by an update: per-token estimates and exact derivatives."""
 
 from .derivatives import Piece, entropy_gradient, first_order, influence, influence_in_pieces
 from .estimators import ESTIMATORS, estimate

@@ -1,12 +1,12 @@
 """Exact first-order changes, by forward-mode differentiation through the shared weights.
 
-The closed-form estimators (`estimators`) take every state for a softmax of its own. In a network
-each token's gradient moves all states at once, and these functions measure exactly that:
+The closed-form estimators (`estimators`) treat every state as an independent softmax. In a network
+each token's gradient moves all states at once, which these functions measure exactly:
 
-    first_order   where entropy moves:  (dH_t / d theta) . (real parameter change)
-    influence     who moves it:         c_i = (A_i / N) (d lp_i / d theta) . (P grad mean H)
+    first_order   change at each token:     (dH_t / d theta) . (real parameter change)
+    influence     change by each token:     c_i = (A_i / N) (d lp_i / d theta) . (P grad mean H)
 
-Both are linear in the step, and one forward-mode pass gives them for all tokens.
+Both are linear in the step, and one forward-mode pass computes them for all tokens.
 
 Shapes: B sequences, T completion tokens; N tokens at mask 1.
 """
@@ -36,27 +36,27 @@ PANELS = 16  # the finest division of a step
 def first_order(
     entropy_fn: Callable[..., Tensor], params: Params, direction: Params, order: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """How entropy moves along a parameter change d, at every token.
+    """The entropy change at every token along a parameter change d.
 
     order 1:  dH = J(theta) d, the tangent at the start.
-    order 3:  the mean of J(theta + s d) d over s in [0, 1] by Simpson's rule: on the halves of the
-    step, then on its quarters and so on, until doing so again would change the result by less
-    than `TOLERANCE` of its root mean square. Exact where H is a polynomial of degree 4 on each
-    part; five forward-mode passes where the step is small, 33 at most. (AdamW's first steps are
-    not small: docs/dynamics_record.md.)
+    order 3:  the mean of J(theta + s d) d over s in [0, 1] by Simpson's rule, on the halves of the
+    step, then on its quarters and so on, until the estimated error is less than `TOLERANCE` of
+    the result's root mean square. Exact if H is a polynomial of degree 4 on each part. Needs
+    five forward-mode passes for a small step, 33 at most. (AdamW's first steps are not small:
+    docs/dynamics_record.md.)
 
     Args:
-        entropy_fn: parameters -> [B, T] (any shape), through operations that have a forward-mode
-            derivative; `es.token_stats` has, fused attention has not (`dynamics.forward_mode`).
+        entropy_fn: parameters -> [B, T] (any shape), through operations with a forward-mode
+            derivative: `es.token_stats`, but not fused attention (`dynamics.forward_mode`).
         params: theta, a tensor or tensors by name.
-        direction: d, alike: the whole change of one update or more, not a rate.
+        direction: d, of the same structure: the whole change by one or more updates, not a rate.
         order: 1 or 3.
 
     Returns:
         (entropy at theta, change), both of entropy_fn's shape, detached.
 
     Raises:
-        ValueError: another order, or params and direction do not fit.
+        ValueError: another order, or params and direction do not match.
 
     Example:
         >>> theta, d = torch.tensor([2.0]), torch.tensor([1.0])
@@ -77,7 +77,7 @@ def along(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(entropy, first-order change, Simpson's change): both orders of `first_order` at once."""
     entropy, start = directional(entropy_fn, params, direction)
-    found = {0: start}  # by place, in parts of the finest grid
+    found = {0: start}  # derivatives by position in the finest grid
 
     def simpson(panels: int) -> Tensor:
         ends = [i * PANELS // panels for i in range(2 * panels + 1)]
@@ -91,7 +91,7 @@ def along(
 
     coarse, panels = simpson(1), 2
     change = simpson(panels)
-    # the finer of two is off by a fifteenth of their difference, to leading order
+    # to leading order the finer result's error is a fifteenth of their difference
     while panels < PANELS and (
         (change - coarse).double().norm() / 15 > TOLERANCE * change.double().norm()
     ):
@@ -108,7 +108,7 @@ def influence(
     mask: Tensor,
     preconditioner: Params | None = None,
 ) -> Tensor:
-    """What each token's gradient does to the batch's mean entropy, to first order.
+    """The first-order change of the batch's mean entropy by each token's gradient.
 
     c_i = (m_i A_i / N) (d lp_i / d theta) . (P grad H), H the masked mean of entropy_fn and P the
     optimizer's preconditioner. The c_i add up to <grad H, P g>, with g the gradient of the policy
@@ -116,19 +116,19 @@ def influence(
 
     Args:
         logp_fn: parameters -> [B, T], the tokens' log-probs.
-        entropy_fn: parameters -> [B, T], nats. At mask 0 its values are not read, but what it is
-            computed from there has to be numbers: one backward pass goes through all places.
+        entropy_fn: parameters -> [B, T], nats. Its values at mask 0 are not used, but its inputs
+            there must be finite: the backward pass goes through all positions.
         params: theta, a tensor or tensors by name.
         advantages: [B] or [B, T].
         mask: [B, T], 1 where a token was sampled and is trained on.
-        preconditioner: P's diagonal, alike to params: AdamW's lr / (sqrt(v) + eps)
+        preconditioner: P's diagonal, structured like params: AdamW's lr / (sqrt(v) + eps)
             (`dynamics.adamw_preconditioner`); None for the identity, plain gradient ascent.
 
     Returns:
-        [B, T], nats a unit of the step, 0 at mask 0, detached.
+        [B, T], nats per unit of the step, 0 at mask 0, detached.
 
     Raises:
-        ValueError: a shape does not fit, or NaN at mask 0 is in the gradient of the entropy.
+        ValueError: a shape does not fit, or the entropy's gradient is NaN because of mask 0.
     """
     piece = Piece(logp_fn, entropy_fn, advantages, mask)
     return influence_in_pieces([piece], params, preconditioner)[0]
@@ -136,7 +136,7 @@ def influence(
 
 @dataclass(frozen=True)
 class Piece:
-    """Some of a batch's sequences: b of them, their functions of the parameters.
+    """A micro-batch of b sequences, as functions of the parameters.
 
     Attributes:
         logp_fn: parameters -> [b, T].
@@ -154,18 +154,18 @@ class Piece:
 def influence_in_pieces(
     pieces: Sequence[Piece], params: Params, preconditioner: Params | None = None
 ) -> list[Tensor]:
-    """`influence` of a batch that is computed some sequences at a time.
+    """`influence` of a batch, computed in micro-batches.
 
-    N and the mean entropy H are those of the whole batch, however it is cut: first grad H adds up
-    over the pieces, then each has its forward-mode pass.
+    N and the mean entropy H are those of the whole batch, whatever the split: grad H is summed over
+    the pieces, then each piece has its forward-mode pass.
 
     Args:
-        pieces: all of the batch, in micro-batches; T may differ.
+        pieces: the whole batch, in micro-batches; T may differ.
         params: as in `influence`.
         preconditioner: as in `influence`.
 
     Returns:
-        One [b, T] a piece.
+        One [b, T] per piece.
 
     Raises:
         ValueError: a shape does not fit, or there are no pieces.
@@ -206,14 +206,14 @@ def influence_in_pieces(
 
 
 def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Tensor) -> Params:
-    """Gradient of the masked mean of entropy_fn(params) [B, T], alike to params.
+    """Gradient of the masked mean of entropy_fn(params) [B, T], structured like params.
 
     0 for parameters that it does not depend on.
 
     Raises:
-        ValueError: entropy_fn does not return the mask's shape; it is NaN at mask 0 and its
-            derivative there as well, so that 0 times NaN is in the gradient; or inside
-            torch.inference_mode(), where every derivative would be 0.
+        ValueError: entropy_fn does not return the mask's shape; it and its derivative are NaN at
+            mask 0, which makes the gradient NaN; or inside torch.inference_mode(), where every
+            derivative would be 0.
     """
     _check_recording("entropy_gradient")
     mask = mask.bool()
@@ -236,7 +236,7 @@ def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Te
 
 
 def _check_recording(function: str) -> None:
-    """Refuse a mode in which torch takes derivatives for 0 and says nothing."""
+    """Raise in a mode in which torch silently returns derivatives of 0."""
     if torch.is_inference_mode_enabled():
         raise ValueError(
             f"dynamics.{function}: torch.inference_mode() is on, where torch has no derivatives; "
@@ -245,7 +245,7 @@ def _check_recording(function: str) -> None:
 
 
 def _check_unheard(entropy: Tensor, mask: Tensor) -> None:
-    """Refuse a gradient that is NaN although all entropies at mask 1 are numbers."""
+    """Raise if entropies are non-finite at mask 0 only, which makes the gradient NaN."""
     spoilt = ~mask & ~entropy.isfinite()
     if spoilt.any() and entropy[mask].isfinite().all():
         raise ValueError(
@@ -310,23 +310,23 @@ def _check_alike(function: str, argument: str, params: Params, other: Params) ->
 
 @cache
 def _load_forward_mode() -> None:
-    """Torch loads part of forward mode when it is first used, with a warning about itself."""
+    """Load the part of forward mode that torch loads at first use, and hide torch's own warning."""
     with warnings.catch_warnings(), forward_ad.dual_level():
         warnings.simplefilter("ignore", DeprecationWarning)
         forward_ad.make_dual(torch.ones(1), torch.ones(1))
 
 
-# operations that torch takes forty times as long for where one operand alone has a tangent
+# operations that torch runs forty times slower if only one operand has a tangent
 _PAIRS = {torch.add, torch.sub, torch.mul, Tensor.add, Tensor.sub, Tensor.mul}
 
 
 class _ZeroTangents(TorchFunctionMode):
-    """While open, the other operand of a tensor with a tangent has one too, of zeros.
+    """Context: if one operand has a tangent, give the other a tangent of zeros.
 
-    Else torch puts a placeholder there and works out its shape in Python: a third of the time of a
-    small model's analysis, which has such a pair wherever it turns a query by its position or adds
-    an epsilon. Values and tangents are the same to the last bit where they are finite; zero times
-    an infinite value is a tangent of NaN, where the placeholder gave none.
+    Otherwise torch computes a placeholder's shape in Python: a third of the time of a small model's
+    analysis, which has such operands in rotary embeddings and where it adds an epsilon. Finite
+    values and tangents are bit-identical. Zero times an infinite value gives a tangent of NaN, for
+    which the placeholder gave none.
     """
 
     def __torch_function__(
@@ -345,6 +345,6 @@ def _has_tangent(x: Any) -> bool:
 
 
 def _still(x: Any, like: Tensor) -> Any:
-    """`x` with a tangent of zero; as it is where that would change the result's type."""
+    """`x` with a tangent of zero; unchanged if that would change the result's dtype."""
     x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=like.dtype, device=like.device)
     return forward_ad.make_dual(x, torch.zeros_like(x)) if x.dtype == like.dtype else x

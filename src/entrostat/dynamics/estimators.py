@@ -1,8 +1,8 @@
 """Estimates of the entropy change of one update, token by token, up to a common positive factor.
 
-Each takes the policy for a table of independent softmaxes, one per state, and says how the entropy
-of the state moves when the sampled token is reinforced by its advantage. What they leave out
-differs.
+Each treats the policy as a table of independent softmaxes, one per state, and estimates the
+entropy change of the state when the sampled token is reinforced by its advantage. They differ in
+the terms that they leave out.
 Shapes: B sequences, T completion tokens.
 """
 
@@ -28,7 +28,7 @@ def _field(name: str, batch: TokenBatch, field: str) -> Tensor:
 
 
 class _View:
-    """The batch as an estimator reads it: detached, float32 or better, [B, T]."""
+    """The batch for an estimator: detached, float32 or better, [B, T]."""
 
     def __init__(
         self, name: str, batch: TokenBatch, low: float | None, high: float | None,
@@ -103,18 +103,18 @@ def estimate(
     Args:
         name: one of the above.
         batch: with advantages; `entropy` for the last four, `old_entropy` for corollary1 (or
-            `entropy`, where the policy is still the old one); tabular also `sum_p2`, `sum_p2_logp`.
-        low: lower clip bound (the ratio's is 1 - low), which decides I; None for no clip.
+            `entropy`, if the policy is still the old one); tabular also `sum_p2`, `sum_p2_logp`.
+        low: lower clip bound (the ratio's is 1 - low), which determines I; None for no clip.
         high: upper clip bound (1 + high); None for no clip.
-        clipped: [B, T] bool, the tokens at which I is 0, in place of the bounds: as
-            `loss.clipped` finds them under an objective's terms.
+        clipped: [B, T] bool, the tokens with I = 0, instead of the bounds; `loss.clipped` returns
+            them for an objective's terms.
 
     Returns:
         [B, T] float32 or better, 0 at mask 0, detached.
 
     Raises:
-        ValueError: an unknown name, a field that it needs is missing, bounds beside `clipped`, or
-            `clipped` of another shape.
+        ValueError: an unknown name, a missing field, bounds together with `clipped`, or `clipped`
+            of another shape.
     """
     if name not in ESTIMATORS:
         raise ValueError(unknown("estimator", name, ESTIMATORS))

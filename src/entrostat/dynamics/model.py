@@ -1,8 +1,8 @@
-"""From a torch module to the functions of parameters that `derivatives` asks for.
+"""Turns a torch module into the functions of parameters that `derivatives` needs.
 
-Any Hugging Face causal LM will do: `functional` puts other parameters into the module for the
-length of a call, `forward_mode` gives it an attention that has a forward-mode derivative, and
-`adamw_preconditioner` reads the optimizer's own scale of each parameter.
+Works with any Hugging Face causal LM. `functional` replaces the module's parameters during a call,
+`forward_mode` gives it an attention with a forward-mode derivative, and `adamw_preconditioner`
+reads the optimizer's scale of each parameter.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class _Call(torch.nn.Module):
 def functional(
     model: torch.nn.Module, compute: Callable[[], T]
 ) -> Callable[[Mapping[str, Tensor]], T]:
-    """A function of the model's parameters: `compute()` with other ones in the model's place.
+    """A function of the model's parameters: `compute()` with the model's parameters replaced.
 
     Args:
-        model: what compute uses; it is as it was after every call.
-        compute: a closure that runs the model and returns a tensor, or several.
+        model: the model that compute uses; restored after every call.
+        compute: a closure that runs the model and returns one or several tensors.
 
     Returns:
-        parameters by name (all, or some: the others stay) -> compute's result.
+        A function: parameters by name (all or some; the others stay) -> compute's result.
 
     Example:
         >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -54,11 +54,11 @@ def functional(
 
 @contextmanager
 def forward_mode(model: Any) -> Iterator[None]:
-    """While open, the model's attention has a forward-mode derivative; then it is as before.
+    """Context in which the model's attention has a forward-mode derivative; restored at exit.
 
-    Fused kernels (flash, flex, memory-efficient) have none. A Hugging Face model that uses another
-    implementation than "sdpa" or "eager" is switched to "eager"; scaled_dot_product_attention runs
-    its mathematical form, in any model.
+    Fused kernels (flash, flex, memory-efficient) have none. A Hugging Face model with another
+    implementation than "sdpa" or "eager" is switched to "eager". In any model
+    scaled_dot_product_attention runs its math backend.
     """
     config = getattr(model, "config", None)
     before = getattr(config, "_attn_implementation", None)
@@ -81,24 +81,24 @@ def adamw_preconditioner(
 ) -> dict[str, Tensor]:
     """The diagonal P by which AdamW scales a gradient: lr / (sqrt(v_hat) + eps).
 
-    v_hat is the bias-corrected second moment. A step takes its own gradient in before it divides:
-    with `gradient`, P is what the next step, on that gradient, divides by (v_hat = gradient^2 on
-    the first of all); without, P is that of the last step made. Momentum and weight decay are no
-    part of P: momentum spreads a gradient's share P g over this step and those that follow.
+    v_hat is the bias-corrected second moment. A step updates v_hat with its own gradient first:
+    with `gradient`, P is that of the next step, on that gradient (v_hat = gradient^2 in the first
+    step); without, P is that of the last step. Momentum and weight decay are not part of P:
+    momentum spreads a gradient's P g over this step and later ones.
 
     Args:
         optimizer: Adam or AdamW.
-        params: parameters by name, those of the optimizer.
-        gradient: the gradient of the step to come, by name, after any clipping; needed where a
-            parameter has no state yet.
-        lr: the learning rate; None takes the optimizer's as it stands.
+        params: parameters of the optimizer by name.
+        gradient: the next step's gradient, by name, after any clipping; required if a parameter
+            has no state yet.
+        lr: the learning rate; None takes the optimizer's current one.
 
     Returns:
-        Tensors alike to params, in units of parameter per unit of gradient.
+        Tensors structured like params, in units of parameter per unit of gradient.
 
     Raises:
         ValueError: another optimizer (or its amsgrad or maximize), a parameter that is not the
-            optimizer's, or one that has no state and no gradient is given.
+            optimizer's, or a parameter without state if no gradient is given.
     """
     kinds = (torch.optim.Adam, torch.optim.AdamW)
     if not isinstance(optimizer, kinds):

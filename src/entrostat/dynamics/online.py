@@ -1,37 +1,36 @@
-"""Entropy dynamics while a run trains: closed forms of what an update has at hand anyway.
+"""Entropy dynamics during training: closed forms of statistics that every update computes anyway.
 
-At every update, of the policy term's tokens in the minibatch under the policy that the update
-starts from (`sums`):
+At every update, over the policy term's tokens in the minibatch, under the policy before the update
+(`sums`):
 
     flow/increase, flow/decrease   S+ / N, S- / N: mean over the tokens of OPEFO's estimate
                                    dH_t = -A (1 - p)^2 (lp + H) (Eq. 6) where it is positive, and of
                                    its magnitude where it is negative
     flow/net, flow/balance         (S+ - S-) / N; lambda* = (S- - S+) / (S- + S+) (OPEFO 5)
     cov/update                     mean of (lp - mean lp)(A - mean A) (COV Eq. 8)
-    touched/share                  tokens that a method touched, of the N: weight other than 1,
+    touched/share                  share of the N tokens that a method changed: weight other than 1,
                                    gradient removed (`frozen`), penalised (`abs_kl`), clipped, or
-                                   with another advantage than the estimator gave. A bonus or a KL
-                                   on all tokens touches none
+                                   an advantage other than the estimator's. A bonus or a KL on all
+                                   tokens does not count
     touched/entropy                their mean entropy, nats
     quadrant/I .. quadrant/IV      share of the N tokens in STEER's quadrants of (A, p)
 
-They are made of sums of tokens, which add up over micro-batches, ranks and updates, and so are the
-figures of the loss (`of_update`: `clip/*`, `ratio/*`, `terms/*`, ...); `figures` divides last, so
-that nothing depends on how the tokens were cut. An iteration's figure is that of all tokens of its
-updates, the first among them, where every ratio is 1 and nothing is clipped. A is what the methods
-made of the advantage; weights and clip are not in the flow: it is what the advantages ask for,
-before methods hold it back.
+These metrics, and those of the loss (`of_update`: `clip/*`, `ratio/*`, `terms/*`, ...), are ratios
+of token sums, which add up over micro-batches, ranks and updates. `figures` divides last, so that
+the split of the tokens does not matter. An iteration's metric is over all tokens of its updates,
+including the first update, where every ratio is 1 and nothing is clipped. A is the advantage after
+the methods' edits. The flow excludes weights and clip: it is the effect of the advantages alone.
 
-Once per iteration, of the rollouts that are trained on, under the policy that sampled them
-(`of_rollouts`), what no sum of parts can give:
+Once per iteration, over the rollouts that are trained on, under the policy that sampled them
+(`of_rollouts`), metrics that are not sums over parts:
 
     cov/mean, cov/top_0.02 ..      mean of COV's Eq. 8 of all tokens, and of the .02, .2, 2 and 20 %
                                    of them where it is largest (COV Tab. 1)
     cov/prompt                     COV's Eq. 7, mean over prompts; `_easy`, `_middle`, `_hard`: over
                                    the thirds of the prompts by mean reward (COV Fig. 12)
 
-The tables need all rollouts at once: they are asked of `batch.whole`, for some hundred kilobytes a
-rank, once per iteration. No random stream is touched.
+These need all rollouts at once: `batch.whole` computes them, for some hundred kilobytes per rank
+and iteration. No random numbers of the run are drawn.
 
 Shapes: B sequences, T completion tokens; N tokens at mask 1. All sums are float64.
 """
@@ -52,10 +51,10 @@ from ..method.opefo import entropy_change
 from ..method.steer import in_quadrant
 from .tables import QUADRANTS, THIRDS, TOP_SHARES, prompt_covariance, prompt_means, terciles
 
-# begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together.
-# What is only to be divided is PART + the name of its divisor + "/" + its own.
+# prefix of a sum's name; veRL reduces names with "max" or "min" by maximum or minimum.
+# A sum that is only divided is named PART + the name of its divisor + "/" + its own.
 PART = "sum/"
-# figures of the loss that are over all sampled tokens, those of idle rollouts too
+# metrics of the loss that are over all sampled tokens, idle rollouts included
 _OVER_SAMPLED = ("loss/", "kl/ref")
 PARTS = (
     "tokens", "increase", "decrease", "logp", "advantage", "product", "touched", "touched_entropy",
@@ -71,10 +70,10 @@ def token_sums(
     entropy: Tensor | None = None,
     touched: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Sums over tokens of what the figures of an update are made of: `PART` + NAME -> [] float64.
+    """Sums over tokens for the metrics of an update: `PART` + NAME -> [] float64.
 
-    All arguments are [B, T]; nothing is read at mask 0. Sums that need the entropy (nats), or the
-    tokens that a method touched, are NaN without it: `figures` leaves out what is made of NaN.
+    All arguments are [B, T]; nothing is read at mask 0. Sums that need the entropy (nats) or the
+    touched tokens are NaN without them; `figures` leaves out metrics that are NaN.
     """
     lp, A = (torch.where(mask, at_least_float32(x), 0) for x in (logp, advantage))
     p = lp.exp()
@@ -97,13 +96,13 @@ def token_sums(
 
 @torch.no_grad()
 def sums(batch: TokenBatch, terms: Terms, cut: Tensor | None = None) -> dict[str, Tensor]:
-    """`token_sums` of a minibatch at its update, or of a slice of it under the whole's terms.
+    """`token_sums` of a minibatch at its update, or of a slice under the whole minibatch's terms.
 
     Args:
-        batch: logp, old_logp, mask; entropy and `edited` where there are. Where the engine gave no
-            entropy and every log-prob is still the old policy's, `old_entropy` is the entropy.
-        terms: those that the update's loss was made of, sliced alike.
-        cut: [B, T] bool, the tokens that the clip left without gradient; None finds them.
+        batch: logp, old_logp, mask; entropy and `edited` if available. Without entropy, and if
+            every log-prob is still the old policy's, `old_entropy` is used.
+        terms: the terms of the update's loss, sliced alike.
+        cut: [B, T] bool, the tokens whose gradient the clip removed; None computes them.
     """
     mask = batch.policy_mask
     touched = (terms.weight != 1) | (clipped(batch, terms) if cut is None else cut)
@@ -121,11 +120,11 @@ def sums(batch: TokenBatch, terms: Terms, cut: Tensor | None = None) -> dict[str
 
 @torch.no_grad()
 def of_update(batch: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
-    """Every sum of an update, or of a slice of it under the whole's terms: [] float64.
+    """Every sum of an update, or of a slice under the whole minibatch's terms: [] float64.
 
-    Those of `sums`, those of the loss's metrics and of what methods found out while planning. The
-    latter is of the whole minibatch already and counts with each slice's tokens. `out` is what the
-    objective returned for `batch`.
+    The sums of `sums`, of the loss's metrics and of the methods' planning metrics. The latter are
+    of the whole minibatch already and are weighted by each slice's tokens. `out` is the objective's
+    loss output for `batch`.
     """
     terms = out.terms
     found = sums(batch, terms, out.clipped)
@@ -142,10 +141,10 @@ def of_update(batch: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
 
 
 def figures(values: Mapping[str, float]) -> dict[str, float]:
-    """`values` with the sums among them made into figures; what is unknown is left out.
+    """`values` with its sums replaced by metrics; unknown metrics are left out.
 
-    The sums are those of `of_update`, added up over micro-batches, ranks and updates (or averaged
-    over them: only quotients count); the rest comes back as it is.
+    The sums are those of `of_update`, added up over micro-batches, ranks and updates (or averaged:
+    only quotients matter); other values are returned unchanged.
     """
     rest: dict[str, float] = {}
     for key, value in values.items():
@@ -174,18 +173,18 @@ def figures(values: Mapping[str, float]) -> dict[str, float]:
 
 @torch.no_grad()
 def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str, float]:
-    """Covariances of the rollouts that are trained on, under the policy that sampled them.
+    """Covariance metrics of the trained rollouts, under the policy that sampled them.
 
     Args:
         batch: old_logp, mask, group and the prepared advantages [B, T] of whole groups; idle
             rollouts are left out.
-        outcome: [B] float, the advantages before the methods' edits, which Eq. 7 is about; [B, T]
-            is averaged over a response's tokens.
-        rewards: [B] float, which say how hard a prompt is; NaN where unknown.
+        outcome: [B] float, the advantages before the methods' edits, for Eq. 7; [B, T] is averaged
+            over a response's tokens.
+        rewards: [B] float, which determine a prompt's difficulty; NaN where unknown.
 
     Returns:
-        name -> figure; what has nothing to be made of is left out: prompts with one response, a
-        third without a prompt, thirds where a reward is unknown.
+        name -> metric. Left out: prompts with one response, a third without a prompt, all thirds
+        if a reward is unknown.
     """
     if batch.idle is not None:
         live = ~batch.idle
@@ -220,6 +219,6 @@ def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str
 def _top_mean(cov: Tensor, whole: GlobalBatch, share: float) -> float:
     """Mean covariance of the `share` of the tokens with the largest, at least one (COV Tab. 1)."""
     count = max(1, round(share * whole.tokens))
-    # which of equal ones is all the same
+    # the choice among ties does not matter
     top = whole.largest(cov, whole.mask, count, torch.Generator())
     return whole.sum(torch.where(top, cov, 0))[0] / count

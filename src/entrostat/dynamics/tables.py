@@ -1,6 +1,6 @@
-"""What changes, influences and covariances of tokens come to: flows, shares, tables.
+"""Summaries of tokens' entropy changes, influences and covariances: flows, shares, tables.
 
-Pure functions of [B, T] tensors; every sum is float64, over the tokens at mask 1 alone.
+Pure functions of [B, T] tensors; every sum is float64, over the tokens at mask 1 only.
 
 Shapes: B sequences, T completion tokens; N tokens at mask 1.
 """
@@ -22,14 +22,14 @@ THIRDS = ("hard", "middle", "easy")  # in the order of `terciles`
 
 @dataclass(frozen=True)
 class Flow:
-    """Entropy flow (OPEFO Sec. 4): what raises entropy against what lowers it.
+    """Entropy flow (OPEFO Sec. 4): sums of the changes that raise and that lower entropy.
 
     Attributes:
         increase: S+, sum of the positive changes.
         decrease: S-, sum of the negative changes' magnitudes.
         net: S+ - S-.
-        balance: lam = (S- - S+) / (S- + S+) in [-1, 1]; 0 where nothing flows. 1 + lam on what
-            raises entropy and 1 - lam on what lowers it would make net 0.
+        balance: lam = (S- - S+) / (S- + S+) in [-1, 1]; 0 if both are 0. Weights 1 + lam on
+            positive changes and 1 - lam on negative ones make net 0.
     """
 
     increase: float
@@ -53,16 +53,16 @@ def flow(change: Tensor, mask: Tensor) -> Flow:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well an estimate matches the truth, over tokens (the figures of STEER Table 1).
+    """Agreement of an estimate with the truth, over tokens (the figures of STEER Table 1).
 
     Attributes:
-        mse: mean squared error as it stands, in the truth's units squared. STEER's is of one update
-            and of an estimate with its factor eta / L, which the caller puts in.
+        mse: mean squared error, in the truth's units squared. STEER's is of one update and of an
+            estimate with its factor eta / L, which the caller must apply.
         scaled_mse: the same after the best positive factor, over the truth's mean square: 0 is
-            perfect, 1 is no better than saying 0. Estimates are meant up to a factor.
-        pcc: Pearson correlation; NaN where either is constant.
+            perfect, 1 is no better than predicting 0. Estimates are defined up to a factor.
+        pcc: Pearson correlation; NaN if either is constant.
         srcc: Spearman rank correlation, ties at their mean rank; NaN likewise.
-        sign: share of the tokens at which both have the same sign, of those where neither is 0.
+        sign: share of tokens with equal signs, among those where neither is 0.
     """
 
     mse: float
@@ -74,7 +74,7 @@ class Agreement:
 
 def agreement(estimate: Tensor, truth: Tensor, mask: Tensor) -> Agreement:
     """Compare an estimate of tokens' entropy changes with the truth, [B, T] each, nats."""
-    from scipy.stats import rankdata  # more than a second to import, which a plain run need not pay
+    from scipy.stats import rankdata  # takes more than a second to import
 
     x, y = _kept("agreement", estimate, mask), _kept("agreement", truth, mask)
     if not len(x):
@@ -97,7 +97,7 @@ def agreement(estimate: Tensor, truth: Tensor, mask: Tensor) -> Agreement:
 def covariance_table(
     covariance: Tensor, mask: Tensor, shares: Sequence[float] = TOP_SHARES
 ) -> dict[float, float]:
-    """Mean covariance of the tokens with the largest (COV Table 1): {share: mean}.
+    """Mean covariance over the tokens of largest covariance (COV Table 1): {share: mean}.
 
     Args:
         covariance: [B, T] float, (lp - mean lp)(A - mean A).
@@ -118,26 +118,25 @@ def prompt_covariance(logp: Tensor, advantages: Tensor, mask: Tensor, group: Ten
 
     The bandit view of COV 3.3: the prompt is the state, a response y of |y| tokens the action. With
     x = log pi(y) / |y|, Eq. 7 is the mean over the prompt's responses of (x - mean x)(z - mean z),
-    z = exp(x) A. Two things the paper leaves open are settled so:
+    z = exp(x) A. Two choices that the paper leaves open:
 
     - pi(y) in the second factor is exp(log pi(y) / |y|), the geometric mean of the tokens'
-      probabilities. The paper says that it normalises "the log-prob by the length of the response"
-      and its log-prob is that of both factors. The product of the probabilities would be 0 in any
-      float for a response of a thousand tokens, and of shorter ones the shortest would decide.
-    - The mean is over the K responses, as Eq. 8 has it. K / (K - 1) times it is the estimate
-      without bias.
+      probabilities. The paper says that it normalises "the log-prob by the length of the response",
+      and both factors use that log-prob. The product of the probabilities would underflow to 0 for
+      a response of a thousand tokens, and the shortest responses would dominate.
+    - The mean is over the K responses, as in Eq. 8. The unbiased estimate is K / (K - 1) times it.
 
-    COV's Fig. 4 is the mean over the prompts with a signal; where all A are 0, Eq. 7 is exactly 0.
+    COV's Fig. 4 is the mean over the prompts with a signal; if all A are 0, Eq. 7 is exactly 0.
 
     Args:
         logp: [B, T] float, nats.
-        advantages: [B] float; of [B, T] a response's is the mean over its tokens.
-        mask: [B, T], 1 where a token counts. A response without one counts for nothing.
+        advantages: [B] float, or [B, T], averaged over a response's tokens.
+        mask: [B, T], 1 where a token counts. Responses without a token are ignored.
         group: [B] int, the prompt of each response.
 
     Returns:
         [G] float64, in the order of `group.unique()`; nan for a prompt with fewer than two
-        responses, of which there is no covariance.
+        responses.
 
     Raises:
         ValueError: shapes differ.
@@ -170,7 +169,7 @@ def prompt_covariance(logp: Tensor, advantages: Tensor, mask: Tensor, group: Ten
         kept = torch.where(some, values, 0)
         return x.new_zeros(len(prompts)).index_add_(0, place, kept) / K.clamp(min=1)
 
-    # centred before they are multiplied: the difference of two large means would cancel
+    # centre before multiplying: the difference of two large means would cancel
     found = of_prompt((x - of_prompt(x)[place]) * (z - of_prompt(z)[place]))
     return torch.where(K > 1, found, torch.nan)
 
@@ -185,19 +184,19 @@ def prompt_means(values: Tensor, group: Tensor) -> Tensor:
 def terciles(rewards: Tensor) -> Tensor:
     """Thirds of the prompts by difficulty: 0 the hardest, 1 the middle, 2 the easiest; [G] int64.
 
-    By the rank of a prompt's mean reward [G]; equal rewards are in one third, whatever their order,
-    so that a third may hold more than its share, or nothing.
+    By the rank of a prompt's mean reward [G]. Equal rewards are in the same third, so that a third
+    may hold more than its share, or nothing.
     """
     below = (rewards[:, None] > rewards).sum(-1)
     equal = (rewards[:, None] == rewards).sum(-1)
-    # the middle of equal ranks, (below + equal / 2) / G, is above 0 and below 1
+    # the mean rank of ties, (below + equal / 2) / G, is above 0 and below 1
     return (3 * (2 * below + equal)) // (2 * max(1, len(rewards)))
 
 
 def concentration(influence: Tensor, mask: Tensor, share: float) -> float:
-    """The part of sum |influence| that the `share` of tokens with the largest has; 0 if all are 0.
+    """The fraction of sum |influence| in the `share` of tokens with the largest; 0 if all are 0.
 
-    [B, T] each; at least one token is taken.
+    Arguments are [B, T]; at least one token is taken.
     """
     if not 0 < share <= 1:
         raise ValueError(f"concentration: share is in (0, 1], got {share}")
@@ -208,13 +207,13 @@ def concentration(influence: Tensor, mask: Tensor, share: float) -> float:
 
 @dataclass(frozen=True)
 class Part:
-    """What some of the tokens come to.
+    """Summary of a set of tokens.
 
     Attributes:
-        share: of the N tokens.
+        share: share of the N tokens.
         influence: sum of their influences, nats of the batch mean; None if not measured.
         change: sum of their changes over N, so that parts add up to the batch mean's change.
-        entropy: mean entropy of their states, nats; 0 where there are none.
+        entropy: mean entropy of their states, nats; 0 without tokens.
     """
 
     share: float
@@ -230,7 +229,7 @@ def parts(
     change: Tensor | None = None,
     influence: Tensor | None = None,
 ) -> dict[str, Part]:
-    """A table of disjoint or overlapping sets of tokens: `members`, [B, T] bool by name."""
+    """Summaries of disjoint or overlapping sets of tokens: `members`, [B, T] bool by name."""
     N = max(1, int(mask.sum()))
     table = {}
     for name, member in members.items():
@@ -263,10 +262,10 @@ def quadrants(advantages: Tensor, logp: Tensor, mask: Tensor) -> dict[str, Tenso
 def clipped_sides(
     ratio: Tensor, advantages: Tensor, mask: Tensor, low: float | Tensor, high: float | Tensor
 ) -> dict[str, Tensor]:
-    """The tokens that PPO's clip holds back, by side, each [B, T] bool.
+    """The tokens that PPO's clip removes, by side, each [B, T] bool.
 
-    "high": A > 0 and ratio > 1 + high · "low": A < 0 and ratio < 1 - low. With the tokens' change
-    of entropy: what each side of the clip keeps from going on. The bounds are numbers, or [B, T].
+    "high": A > 0 and ratio > 1 + high · "low": A < 0 and ratio < 1 - low. Their entropy changes
+    are those that each side of the clip stops. The bounds are numbers, or [B, T].
     """
     mask = mask.bool()
     return {
@@ -291,7 +290,7 @@ def _check(function: str, values: Tensor, mask: Tensor, what: str = "values") ->
 
 def _pearson(x: Tensor, y: Tensor) -> float:
     a, b = x - x.mean(), y - y.mean()
-    # a constant differs from its mean by rounding alone
+    # a constant differs from its mean by rounding only
     if not all(d.norm() > 1e-12 * v.norm() for d, v in ((a, x), (b, y))):
         return float("nan")
     return float((a * b).sum() / (a.norm() * b.norm()))

@@ -3,11 +3,11 @@
 COV (arXiv 2505.22617) 2.4, Eq. 6: over a run without entropy intervention, validation score R and
 policy entropy H (nats per token) lie on one curve of two coefficients; a is the rate at which the
 policy turns entropy into score (dR/dH = -a exp(H)), and b - a is the score at H = 0, the ceiling.
-The law is empirical. `doubts` says in words where a run does not follow it. Two curves that both
-merely drift give a high R^2 too, so that R^2 alone is no proof.
+The law is empirical. `doubts` lists where a run does not follow it. Two curves that both merely
+drift have a high R^2 too, so R^2 alone is no proof.
 
 n steps are n pairs (H, R) in the order of training, not necessarily of consecutive iterations.
-`pairs_of` takes them out of a run: by default COV's, R the validation score and H the entropy of
+`pairs_of` extracts them from a run: by default COV's, R the validation score and H the entropy of
 the training rollouts.
 """
 

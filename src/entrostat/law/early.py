@@ -1,8 +1,8 @@
-"""A run's first steps: what their law says about the later ones (COV App. B.3, Fig. 10).
+"""Prediction of a run's later steps by the law of its first steps (COV App. B.3, Fig. 10).
 
-Two curves that merely drift fit each other. A law of entropy has to do better than a straight line
-in the step, which knows nothing of entropy, above all at steps that it was not fitted to
-(`rivals`). How early entropy is spent and score gained is `spent`.
+Two curves that merely drift fit each other. A law of entropy must do better than a straight line in
+the step, which does not use entropy, above all at steps outside the fit (`rivals`). `spent` gives
+how early entropy is spent and score gained.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _FIRST = 8  # steps before the first forecast of a change
 
 @dataclass(frozen=True, eq=False)
 class EarlyPrediction:
-    """What the law of the first steps says about the later ones, at the entropies they had.
+    """Prediction of the later steps' scores from their entropies, by the law of the first steps.
 
     Attributes:
         law: fitted to the first steps; its ceiling is the forecast of the ceiling.
-        share: share of the steps that was asked for.
-        steps: steps fitted.
-        rest: steps predicted.
-        rmse: of the prediction: root of the mean squared error over the steps predicted, in units
-            of the score. It is what COV reports (.9% on math, 1.2% on code), and not to be
-            compared with the in-sample `EntropyLaw.rmse`.
-        rmse_stay: the same for saying that the score stays at its mean over the second half of the
-            fitted steps; a law is of use where its `rmse` is below this.
-        end_error: predicted minus seen, both averaged over the last `end` steps.
-        end: how many.
+        share: requested share of the steps.
+        steps: number of steps fitted.
+        rest: number of steps predicted.
+        rmse: root mean squared error over the predicted steps, in units of the score. COV reports
+            this error (.9% on math, 1.2% on code). Do not compare it with the in-sample
+            `EntropyLaw.rmse`.
+        rmse_stay: the same for a constant prediction, the mean score of the second half of the
+            fitted steps; a law is useful if its `rmse` is below this.
+        end_error: predicted minus observed, both averaged over the last `end` steps.
+        end: number of these last steps.
         reached: share of the range of exp(H) over all steps that the fitted steps span.
     """
 
@@ -59,7 +59,7 @@ class EarlyPrediction:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Sentences: no better than no law, far extrapolation, then those of the early law."""
+        """Sentences: no better than a constant, far extrapolation, then those of the early law."""
         found = []
         if self.rmse >= self.rmse_stay:
             found.append(
@@ -75,9 +75,9 @@ class EarlyPrediction:
 
 
 def early_steps(n: int, share: float = SHARE) -> int:
-    """The first `share` of n steps: the fewest that are no less than it.
+    """The number of steps in the first `share` of n steps, rounded up.
 
-    So that 0.15 of 236 steps are COV's 36 (App. B.3: "only 15% training steps", "the first 36",
+    0.15 of 236 steps is then COV's 36 (App. B.3: "only 15% training steps", "the first 36",
     "the subsequent 200"); 35, the nearest whole number, would be 14.8%.
     """
     return ceil(round(share * n, 9))  # .07 * 100 is 7.000000000000001
@@ -88,20 +88,20 @@ def predict_early(
 ) -> EarlyPrediction:
     """Fit the law to the first steps and compare it with the rest (COV App. B.3, Fig. 10).
 
-    The later scores are predicted from the later entropies, as in the paper; what the first steps
-    alone foretell is the ceiling.
+    The later scores are predicted from the later entropies, as in the paper. Only the ceiling is
+    predicted from the first steps alone.
 
     Args:
         entropy: [n] nats per token, in the order of training.
         score: [n] at the same policies.
         share: share of the n steps to fit, in (0, 1), rounded up to whole steps (`early_steps`);
             the paper's is 0.15, 36 of its 236 steps.
-        end: last steps to average in the error at the end; the paper's final step is 1. A score
-            that is the mean reward of one batch is too noisy for 1.
+        end: number of last steps averaged in the error at the end; 1 in the paper. A score that is
+            the mean reward of one batch is too noisy for 1.
 
     Raises:
-        LawError: a ValueError; as `fit`; share leaves fewer than 3 steps to fit, or none to
-            predict.
+        LawError: a ValueError; as in `fit`; or `share` leaves fewer than 3 steps to fit, or none
+            to predict.
         ValueError: share is not in (0, 1), end is not one of the steps predicted.
     """
     h, r = checked_steps("predict_early", entropy, score)
@@ -147,9 +147,9 @@ def predict_early(
 
 
 def early_of(law: EntropyLaw, share: float = SHARE) -> EarlyPrediction:
-    """`predict_early` of the steps of a law, its error at the end over the last fifteenth.
+    """`predict_early` on the steps of a law, with the end error over the last fifteenth.
 
-    One step of a score that is a batch's mean is noise; COV evaluates on whole test sets.
+    A single batch's mean score is too noisy; COV evaluates on whole test sets.
     """
     n = len(law.score)
     end = min(last_ones(n), max(1, n - early_steps(n, share)))
@@ -157,10 +157,10 @@ def early_of(law: EntropyLaw, share: float = SHARE) -> EarlyPrediction:
 
 
 def foretold_changes(entropy: ArrayLike, score: ArrayLike) -> list[float | None]:
-    """What the law of the steps so far says that entropy does next.
+    """The next entropy change that the law of the steps so far predicts, at every step.
 
-    The law R = -a exp(H) + b is fitted to the steps before t; H' = log((b - R_t) / a) is the
-    entropy that belongs to the score of t, and H' - H_t the change back onto the curve.
+    The law R = -a exp(H) + b is fitted to the steps before t. H' = log((b - R_t) / a) is its
+    entropy at the score of t, and H' - H_t the change back onto the curve.
 
     Args:
         entropy: H [n], nats.
@@ -170,7 +170,7 @@ def foretold_changes(entropy: ArrayLike, score: ArrayLike) -> list[float | None]
         n changes, nats; None for the first 8 steps, where a <= 0 (no trade) or R_t >= b.
 
     Raises:
-        LawError: the lists do not fit together, or are shorter than 3.
+        LawError: the lists differ in length, or are shorter than 3.
     """
     h, r = checked_steps("foretold_changes", entropy, score)
     changes: list[float | None] = []
@@ -191,8 +191,8 @@ class Rival:
     Attributes:
         of: x: "exp(H)" (the law itself), "H" (nats per token) or "step" (0, 1, ..).
         rmse: in-sample, over all steps, in units of the score.
-        rmse_predicted: at the later steps, of the line through the first ones; NaN where x does not
-            move in these.
+        rmse_predicted: at the later steps, of the line fitted to the first ones; NaN if x is
+            constant in these.
     """
 
     of: str
@@ -201,12 +201,12 @@ class Rival:
 
 
 def rivals(entropy: ArrayLike, score: ArrayLike, share: float = SHARE) -> tuple[Rival, ...]:
-    """The law beside lines in H and in the step, each of two coefficients.
+    """The law and its baselines, lines in H and in the step, each with two coefficients.
 
     Args:
         entropy: [n] H, nats per token, in the order of training.
         score: [n] R at the same policies.
-        share: share of the steps that the prediction is fitted to, as `predict_early` takes it.
+        share: share of the steps that the prediction is fitted to, as in `predict_early`.
 
     Example:
         >>> [rival.of for rival in rivals([2.0, 1.0, 0.5, 0.2], [0.1, 0.2, 0.3, 0.4], 0.75)]
@@ -235,12 +235,12 @@ def rivals(entropy: ArrayLike, score: ArrayLike, share: float = SHARE) -> tuple[
 
 @dataclass(frozen=True)
 class Spent:
-    """What had happened after a share of the run.
+    """Entropy spent and score gained after a share of the run.
 
     Attributes:
         share: of the steps, 0 to 1.
-        entropy: (H_1 - H) / (H_1 - H_end), 1 at the end; NaN of a run that ends no lower.
-        score: (R - R_1) / (R_end - R_1), likewise; NaN of one that ends no better.
+        entropy: (H_1 - H) / (H_1 - H_end), 1 at the end; NaN if the run does not end lower.
+        score: (R - R_1) / (R_end - R_1), likewise; NaN if the run does not end better.
     """
 
     share: float
@@ -256,8 +256,8 @@ def spent(
     Args:
         entropy: [n] H, nats per token, in the order of training.
         score: [n] R at the same policies.
-        shares: of the steps, each above 0 and at most 1; between two steps a straight line is
-            taken. The end is the mean of the last fifteenth.
+        shares: of the steps, each above 0 and at most 1; interpolated linearly between steps. The
+            end is the mean of the last fifteenth.
 
     Example:
         >>> (half,) = spent([2.0, 1.0, 1.0, 1.0, 1.0], [0.0, 0.1, 0.2, 0.3, 0.4], [0.5])

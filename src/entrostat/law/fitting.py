@@ -1,4 +1,4 @@
-"""R = -a exp(H) + b by least squares (COV 2.4, Eq. 6), and what the fitted law answers."""
+"""R = -a exp(H) + b by least squares (COV 2.4, Eq. 6): fit, prediction, intervals, doubts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .steps import (
     rms,
 )
 
-# where `doubts` speaks
+# thresholds of `doubts`
 R2_LOW = 0.7  # the curve leaves more than 30% of the score's variance unexplained
-P_LOW = 0.01  # of the tests on what is left in the residuals
+P_LOW = 0.01  # of the tests on the residuals
 ENTROPY_MOVED = 0.1  # nats, largest minus smallest entropy
 STEPS_FEW = 20
 SIZES_FEW = 4
@@ -37,9 +37,9 @@ class LawInterval:
     """Bootstrap intervals of the coefficients and of the ceiling b - a, (low, high) each.
 
     Attributes:
-        level: share of such intervals that should hold the truth.
-        block: steps that were drawn together.
-        samples: bootstrap samples.
+        level: nominal coverage.
+        block: steps per block.
+        samples: number of bootstrap samples.
     """
 
     a: tuple[float, float]
@@ -55,16 +55,15 @@ class EntropyLaw:
     """R = -a exp(H) + b, fitted to n steps.
 
     Attributes:
-        a: score a unit of exp(H); above 0 where entropy is traded for score.
+        a: score per unit of exp(H); above 0 if entropy is traded for score.
         b: score.
         ceiling: b - a, the score at H = 0.
-        rmse: in-sample: root of the mean squared residual over the n steps that were fitted, in
-            units of the score. The error of a prediction is `EarlyPrediction.rmse`, another
-            quantity, and the one that COV reports.
-        r2: 1 - squared residuals / squared deviations of the score from its mean; NaN where the
-            score never moved.
-        entropy: [n] float64, nats per token, what was fitted.
-        score: [n] float64, what was fitted.
+        rmse: in-sample root mean squared residual over the n fitted steps, in units of the score.
+            COV reports the error of a prediction, which is `EarlyPrediction.rmse`.
+        r2: 1 - squared residuals / squared deviations of the score from its mean; NaN if the score
+            is constant.
+        entropy: [n] float64, nats per token, of the fitted steps.
+        score: [n] float64, of the fitted steps.
     """
 
     a: float
@@ -80,7 +79,7 @@ class EntropyLaw:
     @overload
     def predict(self, entropy: ArrayLike) -> Array: ...
     def predict(self, entropy: Any) -> Any:
-        """Score at an entropy: a number gives a float, [..] nats per token gives [..] float64."""
+        """Score at an entropy in nats per token: a float for a number, [..] float64 for [..]."""
         score = -self.a * np.exp(np.asarray(entropy, dtype=np.float64)) + self.b
         return float(score) if score.ndim == 0 else score
 
@@ -96,23 +95,23 @@ class EntropyLaw:
 
         Consecutive steps are correlated, so that drawing single steps would give intervals that
         are too narrow. This is a moving-block bootstrap: blocks of consecutive (H, R) pairs are
-        drawn with replacement until n steps are together, the law is fitted to each such sample,
-        and the interval is between the (1 -+ level) / 2 quantiles. Blocks may run over the end
-        into the start (circular blocks, Politis & Romano 1992): otherwise the first steps, where
-        entropy is highest and which fix a, would be drawn more rarely than others.
+        drawn with replacement up to n steps, the law is fitted to each sample, and the interval is
+        between the (1 -+ level) / 2 quantiles. Blocks wrap around from the end to the start
+        (circular blocks, Politis & Romano 1992): otherwise the first steps, where entropy is
+        highest and which determine a, would be drawn less often than others.
 
         The block has 1.5 n^(1/3) max(1, (sqrt(6) r / (1 - r^2))^(2/3)) steps, r the residuals'
-        autocorrelation at one step (Carlstein 1986 without the 1.5, which makes up for r being
-        estimated too low), at most n / 4. Simulated with n = 60 and 150, residuals of
-        autocorrelation 0 to .7 and entropy that decays fast or slowly, 95% intervals hold the
-        truth in 82% to 98% of the runs: nearly always where entropy falls early, at worst where it
-        drifts slowly over the whole run and residuals are strongly correlated. The noise of H
-        itself is not modelled: it biases a towards 0.
+        autocorrelation at one step (Carlstein 1986 without the 1.5, which corrects the downward
+        bias of r), at most n / 4. Simulated with n = 60 and 150, residuals of autocorrelation 0 to
+        .7 and entropy that decays fast or slowly, 95% intervals cover the truth in 82% to 98% of
+        the runs. Coverage is best if entropy falls early, worst if it drifts slowly over the whole
+        run and residuals are strongly correlated. The noise of H itself is not modelled: it biases
+        a towards 0.
 
         Args:
             level: in (0, 1).
             samples: bootstrap samples, at least 100.
-            block: steps per block, 1 to n; None takes the above.
+            block: steps per block, 1 to n; None takes the length above.
             seed: of the draws; equal seeds give equal intervals.
 
         Raises:
@@ -142,13 +141,13 @@ class EntropyLaw:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Sentences on where the law does not hold, or cannot be told; empty if nothing speaks.
+        """Sentences on where the law does not hold or cannot be judged; empty without doubts.
 
         Fewer than 20 steps; entropy that moved by less than 0.1 nats, or rose; a at most 0, or its
         95% interval holding 0; R^2 below 0.7; a trend in the residuals (Spearman's correlation with
         the step, p < 0.01, exact up to 8 steps); residuals of one sign in a row (Wald-Wolfowitz
-        runs test, one-sided, p < 0.01); a ceiling that lies further from the data than the data is
-        wide, or above 1 where all scores are between 0 and 1.
+        runs test, one-sided, p < 0.01); a ceiling further from the data than the data's range, or
+        above 1 if all scores are between 0 and 1.
         """
         return (*_data_doubts(self), *_fit_doubts(self), *_ceiling_doubts(self))
 
@@ -161,12 +160,12 @@ def fit(entropy: ArrayLike, score: ArrayLike) -> EntropyLaw:
         score: [n] R at the same policies; any unit, usually a share of right answers.
 
     Returns:
-        The law; `interval()` gives what it is uncertain by, `doubts` where it does not hold.
+        The law; `interval()` gives its uncertainty, `doubts` where it does not hold.
 
     Raises:
         LawError: a ValueError; not two lists of equal length with 3 steps or more, a value that
-            is not finite, an entropy that cannot be nats per token (below 0 or above 20), an
-            entropy that never moves.
+            is not finite, an entropy that cannot be nats per token (below 0 or above 20), a
+            constant entropy.
 
     Example:
         >>> from math import log
@@ -179,7 +178,7 @@ def fit(entropy: ArrayLike, score: ArrayLike) -> EntropyLaw:
 
 
 def fit_steps(where: str, h: Array, r: Array) -> EntropyLaw:
-    """`fit` of checked steps; `where` is what an error begins with."""
+    """`fit` of checked steps; an error's message begins with `where`."""
     x = np.exp(h)
     if not moves(x):
         why = f"entropy is {h[0]:g} at all {len(h)} steps, so that a and b cannot be told apart"
@@ -198,7 +197,7 @@ def _block_length(residuals: Array) -> int:
 
 
 def bootstrap(x: Array, y: Array, samples: int, block: int, seed: int) -> tuple[Array, Array]:
-    """Both coefficients, [samples] each, of circular blocks of (x, y)."""
+    """Both coefficients, [samples] each, by circular-block bootstrap of (x, y)."""
     n, rng = len(x), np.random.default_rng(seed)
     x_mean, y_mean = x.mean(), y.mean()
     dx, dy = x - x_mean, y - y_mean
@@ -212,7 +211,7 @@ def bootstrap(x: Array, y: Array, samples: int, block: int, seed: int) -> tuple[
         u, v = dx[drawn], dy[drawn]
         u_mean, v_mean = u.mean(1), v.mean(1)
         spread = (u * u).sum(1) - n * u_mean**2
-        told = spread > least  # a sample of one entropy only tells nothing
+        told = spread > least  # a sample with constant entropy determines no fit
         slope = ((u * v).sum(1) - n * u_mean * v_mean)[told] / spread[told]
         a.append(-slope)
         b.append(y_mean + v_mean[told] - slope * (x_mean + u_mean[told]))
@@ -257,7 +256,7 @@ def _fit_doubts(law: EntropyLaw) -> list[str]:
         )
     residuals = law.residuals
     if law.rmse <= 1e-9 * np.ptp(law.score):
-        return found  # an exact fit leaves nothing but rounding
+        return found  # after an exact fit the residuals are rounding
     correlation, p = trend(residuals)
     if p < P_LOW:
         found.append(
@@ -293,10 +292,10 @@ def _ceiling_doubts(law: EntropyLaw) -> list[str]:
 
 
 def trend(values: Array) -> tuple[float, float]:
-    """Spearman's correlation of [n] values, not all equal, with their place; two-sided p.
+    """Spearman's correlation of [n] values, not all equal, with their index; two-sided p.
 
-    p is as of `rank_correlation`. Above 8 values that is 0 for a perfect order; no order has a p
-    below 2 / n!, so p is at least that.
+    p is that of `rank_correlation`, but at least 2 / n!, the smallest p of any order: above 8
+    values the approximation gives 0 for a perfect order.
     """
     n = len(values)
     correlation, p = rank_correlation(values, np.arange(n, dtype=np.float64))
@@ -306,12 +305,12 @@ def trend(values: Array) -> tuple[float, float]:
 
 
 def p_words(p: float) -> str:
-    """A p value in print; far out the approximations tell no more than that it is small."""
+    """A p value as text, with a lower bound, because very small ones are only approximate."""
     return f"p = {p:.1g}" if p >= _P_PRINTED else f"p < {_P_PRINTED:g}"
 
 
 def runs_test(values: Array) -> tuple[int, float, float] | None:
-    """Runs about the median: found, expected, one-sided p of so few; None below 10 values per side.
+    """Runs about the median: observed, expected, one-sided p; None below 10 values per side.
 
     Wald & Wolfowitz (1940), normal approximation; values at the median are left out.
     """

@@ -1,13 +1,13 @@
-"""Which entropy and which score of a run the law is fitted to, both of the same policies.
+"""Extracts from a run the pairs of entropy and score to fit, both of the same policies.
 
 COV's R is the validation score and its H the entropy of the training rollouts (2.4); these are the
-defaults. Other entropies and scores give other laws: prompts that are not trained on keep another
-entropy, and the training reward is of the prompts just trained on.
+defaults. Other entropies and scores give other laws: entropy differs on prompts that are not
+trained on, and the training reward is of the prompts just trained on.
 
-What is logged of the rollouts of iteration i is of the policy after i - 1 iterations, an evaluation
-after iteration e is of the policy after e: pairs are joined by policy, so that an evaluation goes
-with the rollouts of iteration e + 1 and the one after the last iteration with none. COV does not
-say which it takes; veRL, which trained its models, logs at a step the entropy before the step's
+Metrics of the rollouts of iteration i are of the policy after i - 1 iterations; an evaluation after
+iteration e is of the policy after e iterations. Pairs are joined by policy: an evaluation pairs
+with the rollouts of iteration e + 1, and one after the last iteration has no pair. COV does not
+define its pairing; veRL, which trained its models, logs at a step the entropy before the step's
 updates and the validation after them.
 """
 
@@ -26,13 +26,13 @@ from .steps import LawError
 
 TRAINING = "reward/mean"
 FIGURE = "avg@k"
-EVALUATIONS_FEW = 14  # of fewer, the first 15% are fewer than the 3 steps that a fit needs
+EVALUATIONS_FEW = 14  # of fewer, the first 15% are less than the 3 steps that a fit needs
 ROLLOUTS = {
     "entropy/exact": "exact",
     "entropy/nll": "sampled, mean of -log p",
     "entropy/logged": "as logged",
 }
-# other trainers' figures of evaluations, which they log beside those of the rollouts
+# other trainers' evaluation metrics, which they log next to those of the rollouts
 _EVALUATED = re.compile(r"eval[_/]|val-(core|aux)/")
 _FOREIGN_SCORE = re.compile(r"eval_reward$|val-core/")
 
@@ -47,13 +47,13 @@ class Pairs:
     score_key: str
     entropy_is: str  # the same in words
     score_is: str
-    point: str  # what a pair is of: "iteration" or "evaluation"
-    notes: tuple[str, ...] = ()  # why another entropy or score than COV's, what is left out
+    point: str  # the unit of a pair: "iteration" or "evaluation"
+    notes: tuple[str, ...] = ()  # reasons for other choices than COV's, and omissions
 
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure by policy: the number of iterations that made it -> value."""
+    """A metric by policy: iterations trained -> value."""
 
     key: str
     words: str
@@ -62,22 +62,22 @@ class _Figure:
 
 
 def pairs_of(run: Run, entropy: str | None = None, score: str | None = None) -> Pairs:
-    """Take entropy and score out of a run.
+    """Extract entropy and score from a run.
 
     Args:
         run: the run.
         entropy: "rollouts" (exact, else sampled, else as logged), "evaluation" (of the evaluation's
-            samples), or a metric's name. None takes "rollouts", and "evaluation" where there are
-            none.
-        score: "validation" (avg@k of the first split evaluated; of other trainers eval_reward or
-            val-core/...), "training" (reward/mean), a metric's name, or a figure of the
-            evaluations such as "pass@k", of the first split, or "SPLIT/pass@k". None takes
-            "validation", and "training" where fewer than 14 evaluations pair with an entropy and
-            there are more iterations than that; a note says so.
+            samples), or a metric's name. None takes "rollouts", or "evaluation" if the run logs no
+            rollout entropy.
+        score: "validation" (avg@k of the first evaluated split; for other trainers eval_reward or
+            val-core/...), "training" (reward/mean), a metric's name, or an evaluation metric such
+            as "pass@k" (first split) or "SPLIT/pass@k". None takes "validation", or "training" if
+            fewer than 14 evaluations pair with an entropy and there are more iterations than that;
+            a note reports it.
 
     Raises:
         LawError: the run logs no such entropy or score.
-        ValueError: a name that is unknown; it names the nearest.
+        ValueError: an unknown name; the message has the nearest one.
     """
     if score is not None:
         return _join(run, entropy, _score(run, score))
@@ -106,7 +106,7 @@ def _join(run: Run, entropy: str | None, score: _Figure) -> Pairs:
     policies, taken = sorted(h.values), []
     for policy, following in pairwise([*sorted(score.values), inf]):
         place = bisect_left(policies, policy)
-        # a log may have a line every few steps only: then the next rollouts before the next score
+        # a log may skip steps: then take the next rollouts before the next score
         near = following if score.evaluated and not h.evaluated else policy + 1
         if place < len(policies) and policies[place] < near:
             taken.append((policies[place], policy))
@@ -179,7 +179,7 @@ def _no_score(run: Run) -> LawError:
 
 
 def _validation(run: Run) -> _Figure | None:
-    """avg@k of the first split; else what another trainer's log calls its evaluation."""
+    """avg@k of the first split, else another trainer's evaluation metric."""
     own = _evaluation(run, FIGURE)
     foreign = [key for key in _metrics(run) if _FOREIGN_SCORE.match(key)]
     return own or (_metric(run, foreign[0], f"validation score, {foreign[0]}") if foreign else None)
@@ -192,13 +192,13 @@ def _training(run: Run) -> _Figure | None:
 def _metric(run: Run, key: str, words: str = "") -> _Figure | None:
     evaluated = _EVALUATED.match(key) is not None
     made = 0 if evaluated else -1
-    series = run.series(run.renamed.get(key, key))  # by the source's name or ours
+    series = run.series(run.renamed.get(key, key))  # the source's name or ours
     values = {i + made: value for i, value in zip(*series, strict=True)}
     return _Figure(key, words or key, values, evaluated) if values else None
 
 
 def _evaluation(run: Run, name: str) -> _Figure | None:
-    """A figure of the evaluations, FIGURE of the first split or SPLIT/FIGURE, by policy."""
+    """An evaluation metric by policy: FIGURE (of the first split) or SPLIT/FIGURE."""
     split, _, figure = name.rpartition("/")
     split = split or next(iter(sets_of(run)), "")
     rows = [row for row in run.evaluation if str(row.get("split", "")) == split]
@@ -212,7 +212,7 @@ def _evaluation(run: Run, name: str) -> _Figure | None:
 
 
 def _evaluation_entropy(run: Run, split: str | None) -> _Figure | None:
-    """The entropy of the evaluation's own samples: of a split, else of the first."""
+    """The entropy of the evaluation's own samples, of a split (None: the first)."""
     known = split if split in sets_of(run) else next(iter(sets_of(run)), "")
     figure = _evaluation(run, f"{known}/entropy") or _metric(run, "eval_entropy")
     if figure is None:

@@ -1,8 +1,8 @@
-"""Several runs: coefficients against model size, and one law beside a law for each (COV App. B.4).
+"""Several runs: coefficients against model size, and a shared law against one per run (COV B.4).
 
-COV Fig. 11 draws a and b against the logarithm of model size, Fig. 8 has algorithms share a law.
-More coefficients fit better whatever is true. So a run is predicted by the law of the *others*,
-too: where runs share one law, it does about as well as their own.
+COV Fig. 11 plots a and b against the logarithm of model size; in Fig. 8 algorithms share a law.
+More coefficients always fit better. So a run is also predicted by the law of the *other* runs: if
+runs share one law, that law does about as well as the run's own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class LogLinear:
     """coefficient = intercept + slope ln(size), by least squares."""
 
     slope: float  # change of the coefficient when the size grows e-fold
-    intercept: float  # the coefficient at size 1, so that it depends on the unit of size
+    intercept: float  # the coefficient at size 1; depends on the unit of size
     residuals: tuple[float, ...]  # coefficient minus fit, in the order given
-    r2: float  # share of the variance explained; NaN where the coefficient never moved
+    r2: float  # share of the variance explained; NaN for a constant coefficient
 
     def predict(self, size: float) -> float:
-        """The coefficient at a size, in the unit that was fitted."""
+        """The coefficient at a size, in the fitted unit."""
         return self.intercept + self.slope * float(np.log(size))
 
 
@@ -39,12 +39,12 @@ class SizeLaw:
     b: LogLinear
 
     def ceiling(self, size: float) -> float:
-        """Score at H = 0, b - a, for a size in the unit that was fitted."""
+        """Score at H = 0, b - a, for a size in the fitted unit."""
         return self.b.predict(size) - self.a.predict(size)
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Sentences: few sizes, coefficients that the line does not explain."""
+        """Sentences: too few sizes, coefficients that the line does not explain."""
         different = len(set(self.sizes))
         found = []
         if different == 2:
@@ -63,22 +63,22 @@ class SizeLaw:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A size that was not fitted: a and b foretold by the lines through the other sizes."""
+    """A held-out size: a and b predicted by the lines through the other sizes."""
 
     size: float
     a: float
     b: float
-    rmse: float  # of these a and b at the steps of this size's runs, in units of the score
-    rmse_own: float  # of the runs' own laws there, in-sample
+    rmse: float  # of the predicted a and b at the steps of this size's runs, in units of the score
+    rmse_own: float  # with the runs' own laws, in-sample
 
 
 def sizes_left_out(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> tuple[LeftOut, ...]:
-    """Foretell each size's law from the lines in ln(size) through the other sizes.
+    """Predict each size's law from the lines in ln(size) through the other sizes.
 
-    One a size, the smallest first; none where fewer than two others are left to draw a line.
-    Arguments as of `coefficients_by_size`.
+    One result per size, smallest first; empty if fewer than two other sizes are left for a line.
+    Arguments as in `coefficients_by_size`.
     """
-    coefficients_by_size(sizes, laws)  # refuses what is none
+    coefficients_by_size(sizes, laws)  # validates the arguments
     different = sorted(set(sizes))
     if len(different) < 3:
         return ()
@@ -98,8 +98,8 @@ def coefficients_by_size(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> 
     """Fit a and b as lines in the natural logarithm of model size (COV App. B.4, Fig. 11).
 
     Args:
-        sizes: parameters without embeddings, one a law; any unit, the same for all (the paper's is
-            10^9). Several laws may have one size.
+        sizes: parameters without embeddings, one per law; in any common unit (10^9 in the paper).
+            Several laws may have one size.
         laws: the laws.
 
     Example:
@@ -134,18 +134,18 @@ def coefficients_by_size(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """One law for the steps of all runs, and how well others' laws do.
+    """One law for the steps of all runs, and the errors of the other runs' laws.
 
-    All errors are roots of mean squares over the steps of all runs that have one, in units of the
+    All errors are root mean squares over the steps of all runs that have one, in units of the
     score.
     """
 
     law: EntropyLaw  # fitted to all steps
     rmse_own: float  # with each run's own law, in-sample
-    # of each run by the law of the other runs that are like it (of the same algorithm, say); NaN
-    # where no run has another like it
+    # of each run by the law of the other runs with its label (the same algorithm, say); NaN if no
+    # two runs share a label
     rmse_alike: float
-    rmse_others: float  # by the law of the runs that are not like it; NaN where all are alike
+    rmse_others: float  # by the law of the runs with another label; NaN if all share one label
     rmse_one: float  # with `law`, in-sample
 
 
@@ -153,8 +153,8 @@ def pooled(laws: Sequence[EntropyLaw], alike: Sequence[Hashable] | None = None) 
     """Fit one law to the steps of several runs, and predict each run by others.
 
     Args:
-        laws: of each run, with the steps that it was fitted to.
-        alike: a word a run; runs of one word are alike. None: each is like none.
+        laws: one per run, with the steps that it was fitted to.
+        alike: a label per run; runs with one label count as alike. None: all labels differ.
 
     Example:
         >>> from math import log

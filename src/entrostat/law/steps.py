@@ -1,4 +1,4 @@
-"""The steps that a law is fitted to: checked, and what is asked of such a list of numbers."""
+"""Validation of the steps that a law is fitted to, and statistics of such lists of numbers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ENTROPY_MOST = 20.0  # nats; e^20 words, more than any vocabulary has
 
 
 class LawError(ValueError):
-    """Steps that no law can be fitted to.
+    """The law cannot be fitted to these steps.
 
     Attributes:
-        message: what is wrong and what to do, without the function's name.
-        why: the reason for a reader of results, who has no arguments to set: a clause.
+        message: the problem and the remedy, without the function's name.
+        why: the reason as a clause, for a reader of results who cannot set arguments.
     """
 
     def __init__(self, where: str, message: str, why: str = "") -> None:
@@ -29,7 +29,7 @@ class LawError(ValueError):
 
 
 def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Array, Array]:
-    """Both lists, checked and copied; `where` is what an error begins with."""
+    """Both lists, checked and copied; an error's message begins with `where`."""
     out = []
     for name, values in (("entropy", entropy), ("score", score)):
         array = np.array(values, dtype=np.float64)
@@ -55,7 +55,7 @@ def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Arr
         count = _steps(len(h))
         are = "are" if len(h) != 1 else "is"
         raise LawError(where, f"entropy has {count}; {need}", f"there {are} {count}, and {need}")
-    # exact entropies may round to a little below 0
+    # exact entropies may round to slightly below 0
     for bad, what in ((h < -1e-6, "below 0"), (h > _ENTROPY_MOST, f"above {_ENTROPY_MOST:g}")):
         if bad.any():
             place = int(np.flatnonzero(bad)[0])
@@ -75,14 +75,14 @@ def _steps(count: int) -> str:
 
 
 def moves(values: Array) -> bool:
-    """Whether there is more than rounding between the values."""
+    """Whether the values differ by more than rounding."""
     return bool(np.ptp(values) > 1e-12 * np.abs(values).max())
 
 
 def least_squares(x: Array, y: Array) -> tuple[float, float, Array, float]:
-    """Intercept, slope, residuals [n] and R^2 of the least-squares line; x has to move.
+    """Intercept, slope, residuals [n] and R^2 of the least-squares line; x must not be constant.
 
-    R^2 is NaN where y never moves.
+    R^2 is NaN if y is constant.
     """
     dx, dy = x - x.mean(), y - y.mean()
     slope = float(dx @ dy / (dx @ dx))
@@ -99,7 +99,7 @@ def rank_correlation(x: Array, y: Array) -> tuple[float, float]:
     """Spearman's correlation of two [n], neither constant, and its two-sided p.
 
     Up to `EXACT` points p is the share of all n! orders with a correlation at least as far from 0,
-    ties at their mean ranks; above by Student's t.
+    ties at their mean ranks; above that by Student's t.
     """
     from scipy.stats import rankdata, spearmanr
 
@@ -114,5 +114,5 @@ def rank_correlation(x: Array, y: Array) -> tuple[float, float]:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number; True and False are none."""
+    """Whether the value is a whole number; booleans are not."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,9 +1,9 @@
 """Every method by name. One paper, one file; `registry` holds the one dict name -> class.
 
-To add one here: a file with a frozen dataclass that derives from `Method`, a line in `METHODS`, a
-test with hand-computed values (CONTRIBUTING.md). Recipes, the command line and the hosts find it
-there. One of your own needs only the decorator `register`, or an entry point of its package in the
-group `entrostat.methods`.
+To add a method here: a file with a frozen dataclass that derives from `Method`, a line in
+`METHODS`, a test with hand-computed values (CONTRIBUTING.md). Recipes, the command line and the
+trainers find it there. A method outside this package needs only the decorator `register`, or an
+entry point of its package in the group `entrostat.methods`.
 """
 
 from .base import Method, Resample

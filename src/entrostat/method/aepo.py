@@ -13,35 +13,34 @@ from .base import Method, Resample, within
 from .controlled import control_figures
 from .rounding import share_of
 
-_RIGHT = 0.05  # of an advantage that counts as right, in the authors' code
+_RIGHT = 0.05  # a larger advantage counts as right, in the authors' code
 
 
 @dataclass(frozen=True)
 class Aepo(Method):
-    """AEPO: a few right rollouts, sampled hotter or colder, are learnt from by REINFORCE.
+    """AEPO: trains by REINFORCE on a few right rollouts sampled at another temperature.
 
     After the rollouts of an iteration the first `share` of its prompts are sampled again, at
-    temperature `hot` while entropy is at most the target and at `cold` while above. Of these
-    rollouts the first right ones (advantage in their group above .05), at most max(1,
-    floor(alpha B)) of them, take the place of as many of the B ordinary rollouts; while entropy is
-    above the target half of these do, rounded down. Their advantage is 1. Their ratios are to the
-    policy at its own temperature, as all others are.
+    temperature `hot` while entropy is at most the target and at `cold` while it is above. The first
+    right ones of these rollouts (advantage in their group above .05), at most n = max(1,
+    floor(alpha B)), replace as many of the B ordinary rollouts; while entropy is above the target,
+    half as many, rounded down. Their advantage is 1. Their ratios are to the policy at the ordinary
+    temperature, as for all other rollouts.
 
     Parameters:
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it.
         hot, cold: the two temperatures.
-        share: of the prompts that is sampled again.
+        share: share of the prompts that are sampled again.
         alpha: largest share of the rollouts that is replaced; the authors' is 60 of 2560.
 
-    Another algorithm than the AEPO of QwenLong-L1.5 (Shen et al. 2025) that PAR names, which stops
-    gradients of samples with negative advantages.
+    This is not the AEPO of QwenLong-L1.5 (Shen et al. 2025) that PAR names, which stops gradients
+    of samples with negative advantages.
 
     Source: the authors' public code; the text says the same with alpha as the weight of a second
-    term. Deviations: the code compares the last update's entropy, here it is the iteration's own;
-    groups without a signal do not count in the mean over tokens here; where none is right nothing
-    is replaced, and the code stops. Their target is a number of nats (.5); None and shares are
-    ours.
+    term. Deviations: the target is compared with the iteration's own entropy (the code: the last
+    update's); zero-advantage groups do not count in the mean over tokens; without a right rollout
+    nothing is replaced (the code stops). Their target is in nats (.5); None and shares are ours.
     """
 
     target: float | str | None = 0.5
@@ -60,7 +59,7 @@ class Aepo(Method):
         plain_target(self.target, "aepo")
 
     def init(self) -> ControlState:
-        """The temperature of the second sampling; `applies` while it is the hot one."""
+        """The temperature of the second sampling; `applies` while it is `hot`."""
         return ControlState(self.hot, parse_target(self.target).fixed)
 
     def observe(self, state: ControlState, seen: Observation) -> ControlState:

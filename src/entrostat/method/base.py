@@ -1,7 +1,7 @@
-"""What a method is: a frozen dataclass of hyperparameters whose hooks edit data, never a trainer.
+"""Base of methods: a frozen dataclass of hyperparameters whose hooks edit data, never a trainer.
 
-Every hook is a pure function of its arguments; state is handed in and handed back, so an objective
-can save it, restore it and show it. A method overrides only the hooks it needs.
+Every hook is a pure function of its arguments. State is passed in and returned, so an objective can
+save, restore and log it. A method overrides only the hooks it needs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Rng = torch.Generator | None  # for random selections; None takes torch's global
 
 @dataclass(frozen=True)
 class Resample:
-    """Rollouts that a method asks for beside an iteration's own, from the policy as it stands."""
+    """A method's request for additional rollouts from the current policy."""
 
     share: float  # of the iteration's prompts, the first ones; each is sampled as often as before
-    temperature: float  # to sample at
+    temperature: float  # sampling temperature
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class Method:
     """Base of every surrogate and intervention; each hook here does nothing.
 
     Class attributes:
-        kind: "surrogate" (says which ratio and clip bounds are meant; one an objective) or
+        kind: "surrogate" (defines the ratio and the clip bounds; one per objective) or
             "intervention" (edits advantages or terms; any number).
         paper: short name of the source, with its section; "ours" without a source.
         needs: the `TokenBatch` fields that it reads beyond logp, old_logp, mask and advantages.
-        hosts: where it can run.
-        instead: a sentence on why and what to do where it cannot; ends an error message.
+        hosts: the trainers it can run in.
+        instead: a sentence on why it cannot run in others and what to do; ends an error message.
         base: the recipe or surrogate whose advantage estimator and aggregation the bare name takes;
             an intervention takes its surrogate too. It is the fair baseline, which differs in this
             method alone.
-        on_policy: sound with one update per rollout batch only.
-        replaces_advantages: computes advantages anew, so edits before it would be lost.
-        reads_current: its `plan` reads the current policy's logp or entropy, so that a host has to
-            have them for the whole minibatch first.
-        penalises: adds a term that acts on every sampled token, those of groups without a signal
-            too, which hosts may else leave out.
-        alone: why a surrogate shares an objective with no other.
-        contradicts: methods that it cannot stand beside, with the reason.
-        idle_on_policy: what of it does nothing while every ratio is 1; "" where that is not worth a
+        on_policy: valid for one update per rollout batch only.
+        replaces_advantages: recomputes advantages, so earlier edits would be lost.
+        reads_current: its `plan` reads the current policy's logp or entropy, so a trainer must
+            compute them for the whole minibatch first.
+        penalises: adds a term on every sampled token, including tokens of zero-advantage groups,
+            which trainers may otherwise leave out.
+        alone: why a surrogate cannot share an objective with another surrogate.
+        contradicts: methods that it cannot be combined with, with the reason.
+        idle_on_policy: the part of it without effect while every ratio is 1; "" if that needs no
             warning.
-        actuator: where a controller moves a coefficient, the coefficient's name in `control/...`
-            and the parameter that ends its range on the side that keeps entropy up (None: that end
-            is 0). The other end is the method at rest.
+        actuator: if a controller moves a coefficient: its name in `control/...`, and the parameter
+            for the end of its range that raises entropy (None: that end is 0). At the other end
+            the method has no effect.
     """
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "intervention"
@@ -73,11 +73,11 @@ class Method:
     contradicts: ClassVar[Mapping[str, str]] = {}
     idle_on_policy: ClassVar[str] = ""
     actuator: ClassVar[tuple[str, str | None] | None] = None
-    # parameter -> (as written, what it is over the run); set on the instance (`schedules`)
+    # parameter -> (as written, its values over the run); set on the instance (`schedules`)
     schedules: ClassVar[Mapping[str, tuple[str, Any]]] = {}
 
     def __post_init__(self) -> None:
-        """Refuse a number outside of its range (`within`), and a word that its Literal lacks."""
+        """Check that numbers are in range (`within`) and words are in their Literal type."""
         for name, words in _words(type(self)).items():
             if (word := getattr(self, name)) not in words:
                 *some, last = map(repr, words)
@@ -91,37 +91,37 @@ class Method:
 
     @property
     def _who(self) -> str:
-        """What error messages call it: the class's name in the manner of `METHODS`."""
+        """Its name in error messages: the class name in the style of `METHODS`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
     def required(self) -> tuple[str, ...]:
-        """The fields these hyperparameters really need; `needs` unless a parameter changes it."""
+        """The fields needed with these hyperparameters; `needs` unless a parameter changes it."""
         return self.needs
 
     def controls(self) -> str | None:
-        """The coefficient that a controller of this method moves; an objective has one for each."""
+        """The coefficient that this method's controller moves; unique in an objective."""
         return None
 
     def init(self) -> Any:
-        """State before the first iteration; None for a method without any.
+        """State before the first iteration; None for a method without state.
 
         A state has `to_dict() -> dict` of plain data and a class method `from_dict`.
         """
         return None
 
     def observe(self, state: Any, seen: Observation) -> Any:
-        """State after seeing an iteration's entropy, before that iteration's updates."""
+        """State after observing an iteration's entropy, before the iteration's updates."""
         return state
 
     def resamples(self, state: Any) -> Resample | None:
-        """Further rollouts that this iteration needs, after `observe`; None for none.
+        """The further rollouts that this iteration needs, after `observe`; None for none.
 
-        They are then in the batch, marked as `tempered`, a group for each prompt.
+        The batch then contains them, marked `tempered`, one group per prompt.
         """
         return None
 
     def influence_sample(self) -> float | None:
-        """The share of the prompts whose tokens' `influence` it needs; None: it needs none."""
+        """The share of prompts whose tokens' `influence` it needs; None for none."""
         return None
 
     def shape(self, batch: TokenBatch, state: Any) -> TokenBatch:
@@ -141,15 +141,15 @@ class Method:
         return terms
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """At every micro-batch: edit the terms by what its rollouts' own log-probs are now.
+        """At every micro-batch: edit the terms from its rollouts' current log-probs.
 
-        What a token's weight is may follow from its own rollout alone; then no pass over the whole
-        minibatch is needed before the update. `batch.logp` has no gradient here.
+        For weights that depend on the token's own rollout only: then the update needs no pass over
+        the whole minibatch first. `batch.logp` has no gradient here.
         """
         return terms
 
     def metrics(self, state: Any) -> dict[str, float]:
-        """Figures of the state to log, as `group/name`."""
+        """Metrics of the state, named `group/name`."""
         return {}
 
     @classmethod
@@ -160,10 +160,10 @@ class Method:
 
 @dataclass(frozen=True)
 class Surrogate(Method):
-    """Base of the methods that say which ratio and clip bounds are meant; no clip unless they do.
+    """Base of the methods that define the ratio and the clip bounds; no clip by default.
 
     Class attributes:
-        ratio_kind: whose ratio the loss has: "token", "sequence" or "none" (-A log p).
+        ratio_kind: the ratio of the loss: "token", "sequence" or "none" (-A log p).
     """
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
@@ -175,9 +175,9 @@ class Surrogate(Method):
 
 
 class Default(float):
-    """A parameter's default that gives way to a controller's own; a value that is given does not.
+    """A parameter's default that a controller may replace; a user's value is kept.
 
-    It counts as not given by its type: a user's number is kept even where it equals the default.
+    The type marks it as a default: a user's number is kept even if it equals the default.
     """
 
 
@@ -190,13 +190,13 @@ def within(default: Any, low: float, high: float = 1e12, *, above: bool = False)
 def _words(cls: type[Method]) -> dict[str, tuple[str, ...]]:
     try:
         hints = get_type_hints(cls)
-    except (NameError, AttributeError, TypeError):  # of types that only a type checker knows
+    except (NameError, AttributeError, TypeError):  # names imported for type checking only
         return {}
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def unread(method: Method, mode: str, parameters: tuple[str, ...]) -> None:
-    """Warn of parameters that are given and that nothing reads in this mode."""
+    """Warn of parameters that were set but are not used in this mode."""
     defaults, who = method.parameters(), method._who
     for parameter in parameters:
         value = getattr(method, parameter)
@@ -213,7 +213,7 @@ def in_range(
     above: bool = False,
     optional: bool = False,
 ) -> None:
-    """Refuse a number outside [low, high], or (low, high] with `above`; NaN too."""
+    """Raise on a number outside [low, high], or (low, high] with `above`, and on NaN."""
     if not (low <= value <= high) or (above and value == low):
         left = "above" if above else "at least"
         right = "" if high == 1e12 and value < high else f" and at most {high:g}"

@@ -1,4 +1,4 @@
-"""CE-GPPO: tokens that the clip would silence keep a bounded gradient (arXiv 2509.20712)."""
+"""CE-GPPO: clipped tokens keep a bounded gradient (arXiv 2509.20712)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .base import Method, Rng, within
 
 @dataclass(frozen=True)
 class CeGppo(Method):
-    """CE-GPPO: tokens outside of the clip keep a gradient, of a size that does not grow with r.
+    """CE-GPPO: tokens outside the clip keep a gradient whose size does not grow with r.
 
-    With the surrogate's bounds 1 - low and 1 + high, sg without gradient, the policy loss is
+    With the surrogate's bounds 1 - low and 1 + high, and sg the stop-gradient, the policy loss is
 
         -beta1 (1 - low)/sg(r) r A     where A < 0 and r < 1 - low: unlikely, and pushed further
         -beta2 (1 + high)/sg(r) r A    where A > 0 and r > 1 + high: rare, and pulled up
@@ -27,11 +27,11 @@ class CeGppo(Method):
     beta2 keeps entropy up and a larger beta1 takes it down.
 
     Parameters:
-        beta1: size below the clip; the authors' runs have .25, .5 and .75.
-        beta2: size above it; 1 in all of them.
+        beta1: size below the clip; .25, .5 and .75 in the authors' runs.
+        beta2: size above the clip; 1 in all of them.
 
     Source: the text and its public code, which agree. Left out: the code's dual clip at 10. Below
-    r = e^-60 the gradient goes to 0 with r, which 1/r would else carry beyond all numbers.
+    r = e^-60 the gradient goes to 0 with r, so that 1/r does not overflow.
     """
 
     beta1: float = within(0.5, 0)
@@ -41,7 +41,7 @@ class CeGppo(Method):
     idle_on_policy: ClassVar[str] = "no ratio leaves its clip"
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Open the clip where it acts, and weight by beta times the bound over the ratio."""
+        """Remove the clip on clipped tokens and weight them by beta times the bound over r."""
         ratio = importance_ratio(batch, terms)
         if ratio is None:
             return terms

@@ -1,4 +1,4 @@
-"""What a method has to be to be registered, and what its hooks have to return."""
+"""Checks of a method's class at registration and of its hooks' return values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Data = TypeVar("Data", TokenBatch, Terms)
 
 
 def check_class(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
-    """Refuse, by a TypeError, a class that would fail or do something else than it says."""
+    """Raise a TypeError for a class that would fail or behave differently than declared."""
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise TypeError(f"{who}: {cls!r} must derive from entrostat.Method")
     settings = cls.__dict__.get("__dataclass_params__")
@@ -69,7 +69,7 @@ def _check_attributes(who: str, cls: type[Method], bases: Mapping[str, Any]) -> 
 
 
 def _check_hooks(who: str, cls: type[Method]) -> None:
-    made = object.__new__(cls)  # bound, whatever kind of method; no parameter is looked at
+    made = object.__new__(cls)  # binds any kind of method; no parameter is checked
     for hook in HOOKS:
         wanted = list(inspect.signature(getattr(Method(), hook)).parameters)
         given = inspect.signature(getattr(made, hook))
@@ -81,10 +81,10 @@ def _check_hooks(who: str, cls: type[Method]) -> None:
 
 
 def returned(value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
-    """What a hook ("method.hook") made of what it was `given` to edit, if that can be used.
+    """The return value of a hook ("method.hook") that edits `given`, if it is valid.
 
-    Refused: another type, tensors of other shapes, and at a token a number that is not finite
-    although all that was read is.
+    Raises on another type, tensors of other shapes, or a non-finite number at a token although all
+    inputs are finite.
     """
     if not isinstance(value, type(given)):
         raise ValueError(
@@ -113,10 +113,9 @@ def _check_part(name: str, part: Any, batch: TokenBatch, hook: str) -> None:
 
 
 def _check_finite(name: str, part: Tensor, batch: TokenBatch, hook: str) -> None:
-    """Refuse NaN, and infinities but in clip bounds, at mask 1.
+    """Raise on NaN, and on infinities except in clip bounds, at mask 1.
 
-    A policy that has diverged is the host's to report: where an input is not finite, nothing is
-    said of what was made of it.
+    Skipped if an input is not finite; the trainer reports divergence.
     """
     mask = batch.mask if part.ndim == 2 else batch.mask.any(-1)
     bad = (part.isnan() if name in _OPEN else ~part.isfinite()) & mask

@@ -13,7 +13,7 @@ from .surrogates import clip_bounds
 
 @dataclass(frozen=True)
 class Cispo(Surrogate):
-    """CISPO: log-probs weighted by the ratio, which is truncated; no token is clipped out.
+    """CISPO: log-probs weighted by the truncated ratio; no token is clipped out.
 
     -sg(clip(r, 1 - low, 1 + high)) A lp; MiniMax-M1 (arXiv 2506.13585), ScaleRL (arXiv 2510.13786).
     TRL's `epsilon_high` of this loss is the bound itself, 1 + high.

@@ -1,4 +1,4 @@
-"""From what a user wrote to a chain of methods, or to one line that says why that cannot be."""
+"""From the user's method names to a chain of methods, or to an error with the reason."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def resolve(
     advantage: str | None,
     aggregation: Aggregation | None = None,
 ) -> tuple[tuple[Method, ...], tuple[str, ...], str, Aggregation]:
-    """From what a user wrote to methods, their names, an estimator and an aggregation.
+    """Resolve the user's names to methods, their names, an estimator and an aggregation.
 
     The surrogate comes first, interventions follow in the order written. Estimator and aggregation
-    are those asked for, else of a recipe in the list, else of what its methods sit on.
+    are those given, else those of a recipe in the list, else those of the methods' `base`.
     """
     if isinstance(spec, str | Mapping):
         items = [_item(spec, params)]
@@ -51,7 +51,7 @@ def resolve(
     chain: Chain = []
     estimators: list[str] = []
     aggregations: list[Aggregation] = []
-    brought: dict[str, str] = {}  # what the user wrote, by the name of the method it stands for
+    brought: dict[str, str] = {}  # name of a method -> the user's name for it
     for name, given in items:
         before = len(chain)
         if name in METHODS:
@@ -105,7 +105,7 @@ def resolve(
 
 
 def _adapo_on_gspo(chain: Chain, given: Mapping[str, Mapping[str, Any]]) -> Chain:
-    """One surrogate for these two: ADAPO with GSPO's ratio and clip, in a range as wide for it."""
+    """Merge the two surrogates: ADAPO with GSPO's ratio, clip and a range scaled to that clip."""
     surrogates = [pair for pair in chain if pair[1].kind == "surrogate"]
     gspo = dict(surrogates).get("gspo")
     if sorted(name for name, _ in surrogates) != ["adapo", "gspo"] or not isinstance(gspo, Gspo):
@@ -121,9 +121,9 @@ def _adapo_on_gspo(chain: Chain, given: Mapping[str, Mapping[str, Any]]) -> Chai
 
 
 def _base(methods: list[Method]) -> str:
-    """What a chain without a surrogate sits on: the first intervention's that asks for something.
+    """The base of a chain without a surrogate: the first intervention's that sets one.
 
-    Of a surrogate alone it is where its advantage estimator comes from.
+    For a surrogate alone, the base gives the advantage estimator.
     """
     interventions = [method for method in methods if method.kind == "intervention"]
     bases = [method.base for method in interventions or methods]
@@ -143,7 +143,7 @@ def _warn_of_other_bases(chain: Chain, base: str) -> None:
 
 
 def _check(chain: Chain, brought: Mapping[str, str]) -> None:
-    """Refuse combinations that cannot be meant; `brought` as in `resolve`."""
+    """Raise on contradictory combinations; `brought` as in `resolve`."""
     names = [name for name, _ in chain]
     parts = [(name, method.controls()) for name, method in chain]
     for name, coefficient in parts:
@@ -189,10 +189,10 @@ def _check(chain: Chain, brought: Mapping[str, str]) -> None:
 
 
 def _check_laws(chain: Chain) -> None:
-    """Refuse two thermostats, and controllers that steer the one entropy to different targets.
+    """Raise on two thermostats, or on controllers with different entropy targets.
 
-    The papers' own defaults may differ: of these nobody has said that they are to be held. A gate
-    (adaptive entropy's, STARE's) holds nothing, it waits.
+    Defaults of the papers' controllers may differ: the user did not set them. Gates (adaptive
+    entropy, STARE) do not count: they hold no target.
     """
     held: str | None = None
     first: tuple[str, Any, bool] | None = None
@@ -252,7 +252,7 @@ def _item(entry: Any, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
-    """A method from parameters as a user or a file writes them; the rest are its defaults."""
+    """Build a method from a user's or a file's parameters; the others keep their defaults."""
     known = cls.parameters()
     given = dict(given)
     moving: dict[str, tuple[str, Target]] = {}
@@ -272,7 +272,7 @@ def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
 
 
 def _other_kind(value: Any, default: Any, hint: str) -> str:
-    """The kind that a parameter must have, where a value is of another; "" where it fits."""
+    """The kind of value that a parameter must have if `value` is of another kind; else ""."""
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
     if isinstance(default, str):

@@ -1,4 +1,4 @@
-"""Methods with a coefficient that a controller moves: what they share."""
+"""Shared base of methods with a coefficient that a controller moves."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def control_figures(state: ControlState, **values: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Controlled(Method):
-    """A method with one coefficient, which the law of its controller moves, or none does.
+    """A method with one coefficient, which is fixed or moved by a control law.
 
-    A subclass says what the coefficient is (`actuator`, `coefficient`) and gives its law.
+    A subclass declares the coefficient (`actuator`, `coefficient`) and returns its law.
 
     Class attributes:
-        coefficient: what it is called in a sentence.
+        coefficient: its name in a sentence.
     """
 
     coefficient: ClassVar[str] = ""
 
     def law(self) -> Law | None:
-        """What moves the coefficient; None where it is fixed."""
+        """The control law that moves the coefficient; None if it is fixed."""
         raise NotImplementedError
 
     def settle(self, parameter: str, value: float) -> None:
-        """Set a parameter that the user has not given to a value of the controller's own."""
+        """Set a parameter that the user has not given to the controller's own value."""
         if isinstance(getattr(self, parameter), Default):
             object.__setattr__(self, parameter, value)
 
     def at_first(self) -> ControlState | None:
-        """The state of a coefficient that is fixed; None where the parameter itself is read."""
+        """The state of a fixed coefficient; None if the parameter itself is read."""
         return None
 
     def check_law(self, what: str) -> None:
-        """Refuse, when built, what the law could not work with; `what` is its coefficient."""
+        """Check the law's settings on construction; `what` is the coefficient's name."""
         try:
             self.init()
         except ValueError as error:

@@ -19,8 +19,8 @@ def covariance(
 ) -> Tensor:
     """(lp - mean lp)(A - mean A) of each token (COV Eq. 8); all [B, T], 0 at mask 0.
 
-    The means are over `whole`; None: over the mask. Its mean over the same tokens is the covariance
-    of log-prob and advantage.
+    The means are over `whole`; None: over the mask. The mean of the result over the same tokens is
+    the covariance of log-prob and advantage.
     """
     mean_lp, mean_A = (whole or GlobalBatch(mask)).mean(logp, advantage)
     return (logp - mean_lp) * (advantage - mean_A) * mask
@@ -33,19 +33,19 @@ class ClipCov(Method):
     cov = (lp - mean lp)(A - mean A), means over the minibatch. Among the tokens with cov in
     [low, high] that PPO has not clipped already, ratio N are chosen uniformly with the run's
     generator; their policy loss counts in the value but not in the gradient. ratio N is rounded up
-    or down at random, so that its mean is ratio N. Where none qualifies, none is chosen (COV 4.1,
-    Alg. 1). The PPO clip stays wide, (1, 1), as in the authors' scripts. The share that was frozen
-    is logged as `terms/frozen`.
+    or down at random, so that its mean is ratio N. If no token qualifies, none is chosen (COV 4.1,
+    Alg. 1). The PPO clip stays wide, (1, 1), as in the authors' scripts. The share of tokens
+    without gradient is logged as `terms/frozen`.
 
     Parameters:
-        ratio: share of the minibatch's tokens that is frozen.
-        low, high: covariances that qualify.
-        at_least: 0, or k for max(k, floor(ratio N)) tokens. 1 is the authors' code, which on
-            minibatches below 1/ratio tokens freezes many times the share.
+        ratio: share of the minibatch's tokens whose gradient is removed.
+        low, high: range of covariances that qualify.
+        at_least: 0, or k for max(k, floor(ratio N)) tokens. 1 is the authors' code; on minibatches
+            below 1/ratio tokens it removes many times the share.
 
     Deviations: the public code selects in each micro-batch, where the first update's means are
-    those of a few rollouts; here the whole minibatch decides. Alg. 1 rounds down, so that a
-    minibatch below 1/ratio tokens would never freeze one.
+    those of a few rollouts; here the selection is over the whole minibatch. Alg. 1 rounds down, so
+    that it would never select a token in a minibatch below 1/ratio tokens.
     """
 
     ratio: float = within(2e-4, 0, 1, above=True)
@@ -70,25 +70,25 @@ class ClipCov(Method):
 
 @dataclass(frozen=True)
 class KlCov(Method):
-    """KL-Cov: the tokens of highest covariance pay for leaving the old policy.
+    """KL-Cov: the tokens of highest covariance are penalised for leaving the old policy.
 
     The frac N tokens of largest cov = (lp - mean lp)(A - mean A) over the minibatch get
     + coef |lp - lp0|; no PPO clip at all (COV 4.1, Alg. 1). frac N is rounded up or down at random,
     with the run's generator, so that its mean is frac N. The absolute log-ratio is exactly flat at
     lp = lp0, so the first update of a rollout batch (and every one of a strictly on-policy run) is
-    plain policy gradient. The share that pays is logged as `terms/penalised`.
+    plain policy gradient. The share of penalised tokens is logged as `terms/penalised`.
 
     Parameters:
-        frac: share of the minibatch's tokens that pays; the authors' 32B run used 2e-4.
+        frac: share of the minibatch's tokens that is penalised; the authors' 32B run used 2e-4.
         coef: coefficient of the penalty.
-        penalty: "abs" is Alg. 1's |lp - lp0|; "k3" is exp(lp - lp0) - (lp - lp0) - 1, smooth: over
-            all tokens, which the old policy sampled, its mean and its gradient's are those of
-            KL(pi_old || pi), the KL of Eq. 12, without bias.
+        penalty: "abs" is Alg. 1's |lp - lp0|; "k3" is the smooth exp(lp - lp0) - (lp - lp0) - 1.
+            Over all tokens sampled from the old policy, k3 and its gradient are unbiased estimates
+            for KL(pi_old || pi), the KL of Eq. 12.
         at_least: 0, or k for max(k, floor(frac N)) tokens; 1 is the authors' code.
 
-    Deviations: the public code selects in each micro-batch; here the whole minibatch decides.
-    Alg. 1 rounds down. A token with cov <= 0 is never chosen, which matters only where fewer than
-    the share are above.
+    Deviations: the public code selects in each micro-batch; here over the whole minibatch. Alg. 1
+    rounds down. A token with cov <= 0 is never chosen, which matters only if the tokens with
+    cov > 0 are fewer than the share.
     """
 
     frac: float = within(2e-3, 0, 1, above=True)

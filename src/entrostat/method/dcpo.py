@@ -15,8 +15,8 @@ def dynamic_bounds(old_logp: Tensor, low: float, high: float, cap: float) -> tup
     """(r_min, r_max) of `Dcpo`, both [B, T], from lp0 [B, T].
 
     |r - 1| r p0 is at most its bound where r^2 - r <= high/p0 (r > 1), r - r^2 <= low/p0 (r < 1).
-    r - r^2 is small again near 0; r_min is the root nearer 1. Where p0 <= 4 low every r below 1
-    keeps to the bound, and the paper's r_min is 1/2.
+    r - r^2 is small again near 0; r_min is the root nearer 1. If p0 <= 4 low, every r below 1
+    satisfies the bound, and the paper's r_min is 1/2.
     """
     surprise = (-old_logp).clamp(max=60).exp()  # 1/p0, finite
     lower = (1 + (1 - 4 * low * surprise).clamp(min=0).sqrt()) / 2
@@ -26,17 +26,17 @@ def dynamic_bounds(old_logp: Tensor, low: float, high: float, cap: float) -> tup
 
 @dataclass(frozen=True)
 class Dcpo(Surrogate):
-    """DCPO's clip: the rarer a token was, the further its ratio may go.
+    """DCPO's clip: tokens of low old probability have wider ratio bounds.
 
-    -min(r A, clip(r, r_min, r_max) A), r = exp(lp - lp0), with bounds for each token from its old
-    probability p0, which keep |r - 1| p, p = r p0 the new one, at most `low` and `high`:
+    -min(r A, clip(r, r_min, r_max) A), r = exp(lp - lp0). Each token's bounds follow from its old
+    probability p0 and keep |r - 1| p, with p = r p0 the new one, at most `low` and `high`:
 
         r_max = min((1 + sqrt(1 + 4 high/p0))/2, cap)
         r_min = (1 + sqrt(max(1 - 4 low/p0, 0)))/2
 
-    Where A < 0 the loss is capped at -cap A as well, PPO's dual clip. It is a surrogate: it takes
-    the place of `ppo`. Yang et al. (arXiv 2509.02333), "dynamic-adaptive clipping"; STEER Tab. 6
-    has DAPO and DCPO in one row, as clips.
+    Where A < 0 the loss is also capped at -cap A, PPO's dual clip. DCPO is a surrogate: it replaces
+    `ppo`. Yang et al. (arXiv 2509.02333), "dynamic-adaptive clipping"; STEER Tab. 6 has DAPO and
+    DCPO in one row, as clips.
 
     Parameters:
         low, high: the paper's .16 and .2. (Its public script leaves them at DAPO's .2 and .28.)
@@ -45,7 +45,7 @@ class Dcpo(Surrogate):
     Left out, so that it differs from `grpo` in the clip alone: DCPO's smooth advantage
     standardisation, which mixes a prompt's rewards of all earlier steps into its advantages, and
     its only-token-mean loss, the sum over responses of their token means, which is the aggregation
-    seq_mean_token_mean but for a constant factor.
+    seq_mean_token_mean up to a constant factor.
     """
 
     low: float = within(0.16, 0)

@@ -14,18 +14,18 @@ from .ratios import ratio_of
 
 @dataclass(frozen=True)
 class Dppo(Surrogate):
-    """DPPO: tokens that moved too far away are left out, judged by a divergence, not by the ratio.
+    """DPPO: masks tokens by the divergence of their probabilities, not by the ratio.
 
-    -sg(min(r, cap)) M A lp, where M = 0 for A > 0 if the token's probability p rose, for A <= 0 if
-    it fell, by more than the bound (arXiv 2602.04879). With p0 the old probability the distance is
-    |p - p0| ("tv") or the KL of the two-outcome distributions (p0, 1 - p0) and (p, 1 - p) ("kl").
-    The paper's public code, which is veRL's, agrees.
+    -sg(min(r, cap)) M A lp. M = 0 if the token's probability p rose (A > 0) or fell (A <= 0) by
+    more than the bound (arXiv 2602.04879). With p0 the old probability the distance is |p - p0|
+    ("tv") or the KL of the two-outcome distributions (p0, 1 - p0) and (p, 1 - p) ("kl"). The
+    paper's public code, which is veRL's, agrees.
 
     Parameters:
         divergence: "tv" or "kl".
         low: bound where A <= 0.
         high: bound where A > 0. The paper uses .15 to .2 for "tv" and .05 for "kl".
-        cap: the ratio is at most this; the paper's 20.
+        cap: upper bound of the ratio; the paper's 20.
     """
 
     divergence: Literal["tv", "kl"] = "tv"

@@ -23,9 +23,9 @@ class EntropicState(ControlState):
 
 @dataclass(frozen=True)
 class Entropic(Method):
-    """EntroPIC: entropy above its target lets likely right tokens count more, wrong ones less.
+    """EntroPIC: with entropy above target, likely right tokens weigh more, likely wrong ones less.
 
-    With e = H - target, once per iteration, of tokens with pi(y_t) > threshold:
+    With e = H - target, once per iteration, for tokens with pi(y_t) > threshold:
 
         alpha = clip(kp e + ki (sum of earlier e), -1, 1)
         weight 1 + alpha where A > 0, 1 - alpha where A < 0
@@ -34,14 +34,14 @@ class Entropic(Method):
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it.
         kp: gain of the error, 1 / nats.
-        ki: gain of the sum.
+        ki: gain of the sum, 1 / nats.
         threshold: probability above which a token is likely.
 
-    Source: the authors' code and the abstract; the text itself was not at hand. Deviations: their
-    code adds alpha times the mean over likely tokens of -ratio |A|, which the clip does not touch;
-    here the clipped policy term is weighted, and its mean stays over all tokens. Their alpha is of
-    each micro-batch, from the entropy under the current policy; here of the iteration. None and
-    shares are ours, and so is no other bound on the sum than theirs, which is none.
+    Source: the authors' code and the abstract; the text itself was not available. Deviations: their
+    code adds alpha times the mean over likely tokens of the unclipped -ratio |A|; here the clipped
+    policy term is weighted, and its mean stays over all tokens. Their alpha is computed in each
+    micro-batch from the current policy's entropy; here once per iteration. The targets None and
+    "0.8x" are ours. The sum of errors is unbounded, as in their code.
     """
 
     target: float | str | None = None

@@ -20,7 +20,7 @@ class Gmpo(Surrogate):
 
     -s A at every token, s = exp(mean over tokens of c), where c = lp - lp0 is clipped to at most
     `high` if A > 0 and to at least -`low` if A < 0; a clipped token has no gradient (arXiv
-    2507.20673). Bounds are of the log ratio. Deviation: an advantage per token is allowed.
+    2507.20673). The bounds apply to the log ratio. Deviation: advantages per token are allowed.
 
     Parameters:
         low, high: bounds of the log ratio; .4 in the paper. None for no clip.
@@ -33,7 +33,7 @@ class Gmpo(Surrogate):
     base: ClassVar[str] = "grpo"
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """Replace the token's ratio by the sequence's; no gradient where it is clipped."""
+        """Replace the token's ratio by the sequence's; clipped tokens get no gradient."""
         d, A = log_ratio(batch), terms.advantage
         low = math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high

@@ -1,4 +1,4 @@
-"""IcePop: tokens outside of a band of the ratio are left out (arXiv 2510.18855)."""
+"""IcePop: masks tokens whose ratio is outside a band (arXiv 2510.18855)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .surrogates import clip_bounds
 
 @dataclass(frozen=True)
 class Icepop(Surrogate):
-    """IcePop: log-probs weighted by the ratio, tokens outside of a band left out on both sides.
+    """IcePop: log-probs weighted by the ratio; tokens whose ratio is outside a band are masked.
 
-    -sg(r 1[low <= r <= high]) A lp; Ring-1T (arXiv 2510.18855), which takes the ratio of the
-    trainer's to the sampler's probability. That is this method where the old log-probs are the
-    sampler's. Where a trainer recomputes them, its own correction of the sampler does the same: in
-    TRL vllm_importance_sampling_mode="token_mask", in veRL rollout_is_threshold="0.5_5.0".
+    -sg(r 1[low <= r <= high]) A lp; Ring-1T (arXiv 2510.18855), with the ratio of the trainer's to
+    the sampler's probability. This method equals it if the old log-probs are the sampler's. If the
+    trainer recomputes them, use the trainer's own sampler correction instead: in TRL
+    vllm_importance_sampling_mode="token_mask", in veRL rollout_is_threshold="0.5_5.0".
 
     Parameters:
         low, high: the band; .5 and 5 in the paper.

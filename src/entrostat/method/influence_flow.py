@@ -1,4 +1,4 @@
-"""Influence flow (ours): OPEFO's balance on exact influences, towards a target."""
+"""Influence flow (ours): OPEFO's balance with exact influences, towards a target."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from .base import within
 from .controlled import Controlled
 from .opefo import entropy_change
 
-REACH = 0.1  # of the target, an update
+REACH = 0.1  # of the target, per update
 
 
 @dataclass(frozen=True)
 class InfluenceFlow(Controlled):
-    """Influence flow (ours): OPEFO's two sides, weighted by what they really do to entropy.
+    """Influence flow (ours): OPEFO's two sides, weighted by their measured effect on entropy.
 
-    A token is on the side that its dH = -A (1 - p)^2 (lp + H) says (OPEFO Eq. 6). c is its exact
-    influence: its share of what the coming AdamW step, without momentum, does to the mean entropy,
-    to first order. Step and entropy are those of some prompts alone, to which their own tokens are
-    more than in the step of the whole batch: with sample=1 it is exact. With P and N the sums of c
-    over the side of dH > 0 and of -c over that of dH < 0, sides weighted 1 + lam and 1 - lam move
-    entropy by P - N + lam (P + N); so
+    The sign of dH = -A (1 - p)^2 (lp + H) assigns a token to a side (OPEFO Eq. 6). c is its
+    influence: its contribution to the first-order change of the mean entropy by the coming AdamW
+    step without momentum. Step and entropy are those of the sampled prompts alone, in which a token
+    counts more than in the whole batch; with sample=1 c is exact. With P the sum of c where dH > 0
+    and N the sum of -c where dH < 0, sides weighted 1 + lam and 1 - lam move entropy by
+    P - N + lam (P + N); so
 
         lam = (want + N - P) / (P + N)   in [-1, 1]; 0 where P + N <= 0
 
-    moves it by what is wanted. OPEFO's lam is that for c = dH and want = 0. A thermostat says what
-    is wanted, at most a tenth of the target, and makes up for what first order, momentum and the
-    sample leave out. Strictly on-policy: pass --optim.epochs 1 --optim.minibatches 1. Logged:
-    `influence/up`, `influence/down` (P and N, nats) and `influence/balance`, lam.
+    moves it by `want`. OPEFO's lam is that for c = dH and want = 0. A thermostat sets `want`, at
+    most a tenth of the target, and corrects for the errors of first order, momentum and sample.
+    Strictly on-policy: pass --optim.epochs 1 --optim.minibatches 1. Logged: `influence/up`,
+    `influence/down` (P and N, nats) and `influence/balance` (lam).
 
     Parameters:
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a

@@ -13,12 +13,12 @@ from .base import Rng, Surrogate, within
 
 @dataclass(frozen=True)
 class Ipo(Surrogate):
-    """IPO of prime-rl: tokens whose probability moved by more than a threshold are left out.
+    """IPO of prime-rl: masks tokens whose probability moved by more than a threshold.
 
     -r M A + kl (lp - lp0)^2 with M = 1 where |p - p0| <= threshold, whatever the advantage's sign.
-    Source: prime-rl's loss type "ipo" (August 2026); not Azar et al.'s preference loss of the same
-    letters. Deviation: the quadratic term is left out where A = 0, so that a group without a signal
-    gives no gradient.
+    Source: prime-rl's loss type "ipo" (August 2026); not the preference loss IPO of Azar et al.
+    Deviation: the quadratic term is left out where A = 0, so that a zero-advantage group gives no
+    gradient.
 
     Parameters:
         threshold: largest change of a token's probability.
@@ -31,7 +31,7 @@ class Ipo(Surrogate):
     paper: ClassVar[str] = "prime-rl"
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """The quadratic term, which is twice the k2 form."""
+        """Add the quadratic term, which is twice the k2 form."""
         if not self.kl:
             return terms
         each = torch.where(terms.advantage != 0, 2 * self.kl, terms.weight.new_zeros(()))

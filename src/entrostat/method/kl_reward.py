@@ -1,4 +1,4 @@
-"""The KL to a reference, taken off the reward."""
+"""The KL to a reference, subtracted from the reward."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..core.deterministic import row_sums
 from ..core.loss import MAX_LOG_RATIO
 from .base import Method, within
 
-# nats. The reference's pass rounds otherwise than the policy's: while the two are equal, a group of
-# equal rewards would else be normalized by the deviation of that noise
+# nats. Rounding differs between the reference's and the policy's pass. Without this, a group of
+# equal rewards would be normalized by the deviation of that noise while both are equal
 ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
 class KlReward(Method):
-    """KL in the reward: what a rollout drifted from the reference is taken off its reward.
+    """KL in the reward: a rollout's KL to the reference is subtracted from its reward.
 
     R - coef * (sum over its tokens of k), before the advantage estimator; d = lp_ref - lp0, k1 =
     -d, k2 = d^2/2, k3 = exp(d) - d - 1 (Ouyang et al., arXiv 2203.02155; RLOO, arXiv 2402.14740;
-    veRL's `algorithm.use_kl_in_reward`). A group of equal rewards then teaches the drift alone.
-    Deviation: veRL spreads it over tokens, which for a group's outcome advantage is the same sum.
+    veRL's `algorithm.use_kl_in_reward`). In a group of equal rewards only the KL is then a signal.
+    Deviation: veRL spreads it over tokens, with the same sum in a group's outcome advantage.
 
     Parameters:
         coef: coefficient.

@@ -1,4 +1,4 @@
-"""What a name means: of ours, of a module of the user's own, or of an installed package."""
+"""Look up a method's name: built in, in the user's module, or in an installed package."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .registry import METHODS, is_ours, register
 
 
 def imported(name: str) -> str:
-    """The registered name that "MODULE:NAME" means, its module imported; other names as they are.
+    """Import the module of "MODULE:NAME" and return the registered name; other names unchanged.
 
-    A name that is not known yet is registered if an installed package offers it.
+    An unknown name is registered if an installed package has an entry point for it.
     """
     if ":" not in name:
         known = name in METHODS or name in RECIPES or name in ESTIMATORS
@@ -43,7 +43,7 @@ def unknown_method(name: str) -> str:
 
 
 def owners(parameter: str, names: Sequence[str]) -> list[str]:
-    """Those of some methods, by name, that have a parameter; a ValueError where none has."""
+    """The methods in `names` that have the parameter; a ValueError if none has."""
     found, known = [], set()
     for given in names:
         name = imported(given)

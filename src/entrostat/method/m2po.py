@@ -15,11 +15,11 @@ from .ratios import log_ratio
 
 @dataclass(frozen=True)
 class M2po(Method):
-    """M2PO: the tokens that moved furthest are left out until the second moment is small.
+    """M2PO: masks the tokens of largest log ratio until the second moment is below a threshold.
 
     Weight 0 on the fewest tokens of largest m = (lp - lp0)^2 such that the mean of m over the
-    others is below the threshold; no other clip (arXiv 2510.01161; AReaL's `m2_threshold`). At
-    least one token of several is kept. The paper's runs have a threshold of .04.
+    others is below the threshold; no other clip (arXiv 2510.01161; AReaL's `m2_threshold`). Of
+    several tokens at least one is kept. The paper's runs have a threshold of .04.
 
     Parameters:
         threshold: largest second moment of the log ratio.
@@ -36,7 +36,7 @@ class M2po(Method):
         N = batch.whole.tokens
         if not N or total / N < self.threshold:
             return terms
-        fewest, most = 1, N - 1  # the mean of the rest falls with every token left out
+        fewest, most = 1, N - 1  # the mean of the rest falls with every masked token
         while fewest < most:
             count = (fewest + most) // 2
             (gone,) = self._largest(batch, m, count)
@@ -49,5 +49,5 @@ class M2po(Method):
 
     @staticmethod
     def _largest(batch: TokenBatch, m: Tensor, count: int) -> list[float]:
-        fixed = torch.Generator().manual_seed(0)  # of equal values any has the same sum
+        fixed = torch.Generator().manual_seed(0)  # the choice among ties does not matter
         return batch.whole.sum(torch.where(batch.whole.largest(m, batch.mask, count, fixed), m, 0))

@@ -1,4 +1,4 @@
-"""DeepSeek-V3.2's mask of rollouts that have drifted (arXiv 2512.02556)."""
+"""DeepSeek-V3.2's mask of off-policy rollouts (arXiv 2512.02556)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .ratios import log_ratio
 
 @dataclass(frozen=True)
 class OffPolicyMask(Method):
-    """Off-policy sequence mask: rollouts of negative advantage that have drifted are left out.
+    """Off-policy sequence mask: masks rollouts with negative advantage and a large log ratio.
 
     Weight 0 where A < 0 and the rollout's mean of lp0 - lp is above delta; DeepSeek-V3.2 (arXiv
-    2512.02556), Eq. 9; TRL's `off_policy_mask_threshold`. TRL takes vLLM's log-probs for lp0 where
-    vLLM samples; here lp0 is the old policy's.
+    2512.02556), Eq. 9; TRL's `off_policy_mask_threshold`. If vLLM samples, TRL takes vLLM's
+    log-probs for lp0; here lp0 is the old policy's.
 
     Parameters:
-        delta: largest mean drift, nats per token.
+        delta: largest mean of lp0 - lp, nats per token.
     """
 
     delta: float = within(0.5, 0, above=True)
@@ -33,8 +33,8 @@ class OffPolicyMask(Method):
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
         x, most = log_ratio(batch), -self.delta * batch.lengths
-        # the exact sums are dear: of the rollouts alone that may have drifted, whatever a plain sum
-        # is off by (at most T eps times the sum of magnitudes)
+        # exact sums are slow: compute them only where the plain sum, within its error (at most
+        # T eps times the sum of magnitudes), may exceed delta
         off = x.shape[1] * torch.finfo(x.dtype).eps * x.abs().sum(-1)
         near = (x.sum(-1) - off < most).nonzero()[:, 0]
         if not len(near):

@@ -17,7 +17,7 @@ Mode = Literal["adaptive", "static", "plus_only", "minus_only"]
 
 
 def entropy_change(advantage: Tensor, logp: Tensor, entropy: Tensor) -> Tensor:
-    """Entropy change dH = -A (1 - p)^2 (lp + H) of each token (OPEFO Eq. 6), up to the step.
+    """Entropy change dH = -A (1 - p)^2 (lp + H) of each token (OPEFO Eq. 6), up to the step size.
 
     All [B, T].
     """
@@ -25,9 +25,9 @@ def entropy_change(advantage: Tensor, logp: Tensor, entropy: Tensor) -> Tensor:
 
 
 def balance(increase: float, decrease: float) -> float:
-    """OPEFO's lam = (N- - P+)/(N- + P+) in [-1, 1] (Eq. 9), 0 where nothing flows.
+    """OPEFO's lam = (N- - P+)/(N- + P+) in [-1, 1] (Eq. 9); 0 if both are 0.
 
-    P+ is the sum of the positive changes, N- that of the negative ones' magnitudes.
+    P+ is the sum of the positive changes, N- the sum of the negative changes' magnitudes.
     """
     total = increase + decrease
     return (decrease - increase) / total if total > 0 else 0.0
@@ -41,15 +41,15 @@ class Opefo(Controlled):
     magnitudes over the minibatch. lam = (N- - P+)/(N- + P+); tokens with dH > 0 are weighted
     1 + lam, those with dH < 0 by 1 - lam, so that the weighted flow is zero (OPEFO Eqs. 6 to 9).
     Strictly on-policy: one update per rollout batch; pass --optim.epochs 1 --optim.minibatches 1.
-    Logged, as of every run: `flow/increase` and `flow/decrease`, P+ and N- per token before they
-    are weighted, and the lam that balances them as `flow/balance`.
+    Logged, as in every run: `flow/increase` and `flow/decrease` (P+ and N- per token before
+    weighting) and `flow/balance` (the lam that balances them).
 
     Parameters:
         mode: "adaptive"; the paper's ablations (Table 2) are "static" (a fixed lam), "plus_only"
             and "minus_only" (the adaptive lam on one side, weight 1 on the other).
         lam: the coefficient of mode "static".
-        controller: "none"; "thermostat" (ours) adds an offset in [-1, 1] to the lam of each update,
-            whose sum stays there too, and so holds a target where balance alone drifts.
+        controller: "none"; "thermostat" (ours) adds an offset in [-1, 1] to the lam of each update
+            and clips the sum to [-1, 1]. It holds a target, while balance alone drifts.
         target: of the thermostat, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; also schedules (docs/thermostat.md).
     """

@@ -17,7 +17,7 @@ Schedule = Literal["entropy", "stage", "epoch"]
 
 
 def weigh_positive(terms: Terms, weight: float) -> Terms:
-    """The terms with tokens of A > 0 weighted by `weight` as well."""
+    """The terms with the weight of tokens with A > 0 multiplied by `weight`."""
     return terms.replace(
         weight=torch.where(terms.advantage > 0, weight * terms.weight, terms.weight)
     )
@@ -41,9 +41,9 @@ class PosAdv(Controlled):
         weight: lam at first (schedule "entropy").
         epochs: E (schedule "epoch"); e follows from the progress of the training.
 
-    The formulas are lost from the text at hand. Ours: step and start of schedule "entropy", E, and
-    that lam stays within [0, 1]. Public notes on the paper's third version have the step .05 and
-    the start 0, which its recipe takes.
+    The formulas are missing in our copy of the paper. Ours: step and start of schedule "entropy",
+    E, and the range [0, 1] of lam. Public notes on the paper's third version have the step .05 and
+    the start 0, which the recipe uses.
     """
 
     schedule: Schedule = "entropy"
@@ -125,11 +125,11 @@ class RandPosClip(Method):
 
     Of the minibatch's tokens with A > 0, ratio N are chosen uniformly with the run's generator;
     their policy loss counts in the value but not in the gradient (PAR App. E.2). ratio N is rounded
-    as by `clip_cov`, with which PAR compares it at an equal share.
+    as in `clip_cov`, with which PAR compares it at an equal share.
 
     Parameters:
         ratio: share of the minibatch's N tokens.
-        at_least: 0, or k for max(k, floor(ratio N)) tokens, as of `clip_cov`.
+        at_least: 0, or k for max(k, floor(ratio N)) tokens, as in `clip_cov`.
     """
 
     ratio: float = within(2e-4, 0, 1, above=True)

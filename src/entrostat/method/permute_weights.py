@@ -1,4 +1,4 @@
-"""The control of every method that weighs tokens: its weights, dealt to other tokens."""
+"""Control for methods that weight tokens: the same weights on randomly permuted tokens."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .base import Method, Rng
 
 @dataclass(frozen=True)
 class PermuteWeights(Method):
-    """Deal the weights of the methods before it to the minibatch's tokens at random.
+    """Randomly permute the earlier methods' weights over the minibatch's tokens.
 
     w'_i = w_s(i), s a uniformly random permutation of the minibatch's tokens at every update, with
-    the run's generator. How many tokens have which weight stays as it was, which tokens these are
-    does not: what a method still does so is its mean weight (a smaller step), and what it no longer
-    does is what its choice of tokens is worth. `["steer", "permute_weights"]` is the control that
-    STEER's comparison with GRPO lacks. Without weights before it, it does nothing. Weights that
-    follow from a rollout's own ratios (`off_policy_mask`, surrogates) come after it and stay.
+    the run's generator. The distribution of weights stays the same; the tokens that carry them
+    change. An effect that remains is due to the mean weight (a smaller step); an effect that is
+    lost is due to the choice of tokens. `["steer", "permute_weights"]` is the control that STEER's
+    comparison with GRPO lacks. Without earlier weights it does nothing. Weights from a rollout's
+    own ratios (`off_policy_mask`, surrogates) are applied after it and are not permuted.
 
-    Over several ranks each gathers every weight (24 times its own statistics at 8 ranks,
+    With several ranks each rank gathers every weight (24 times its own statistics at 8 ranks,
     `benchmarks/ranks.py`): a control for small runs.
 
-    Which weight a token gets depends on the rollout, the position and the draw alone, not on the
-    order of the rows or the padding.
+    A token's weight depends on the rollout, the position and the draw alone, not on the order of
+    the rows or the padding.
     """
 
     paper: ClassVar[str] = "ours; a control"
@@ -39,12 +39,12 @@ class PermuteWeights(Method):
         seed = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
         whole, mask = batch.whole, batch.mask
         T = mask.shape[1]
-        if not whole.width:  # nobody has a token
+        if not whole.width:  # no rank has a token
             return terms
         who = mask.any(-1).cumsum(0) - 1 if batch.rollout is None else batch.rollout
         held = torch.where(mask, terms.weight, torch.nan)
         held = torch.nn.functional.pad(held, (0, whole.width - T), value=torch.nan)
-        # all ranks' weights, a column a position; rollouts in the order of their identities
+        # all ranks' weights, one column per position; rollouts in the order of their ids
         (everyone, *columns), mine = whole.gather(who.long(), *held.unbind(-1))
         weights = torch.stack(columns, -1).cpu().numpy()
         row, position = np.nonzero(~np.isnan(weights))

@@ -1,4 +1,4 @@
-"""PRIME: process rewards from a second model that only ever sees outcomes (arXiv 2502.01456).
+"""PRIME: process rewards from a second model trained on outcomes only (arXiv 2502.01456).
 
 Shapes: B rollouts, T completion tokens at most; a group is the rollouts of one prompt.
 """
@@ -22,11 +22,11 @@ _VARIANCE = 1e-8  # added to the variance by the authors' whitening
 
 @dataclass(frozen=True)
 class Prime(Method):
-    """PRIME: rewards for tokens, from a second model that learns on line from the outcomes alone.
+    """PRIME: token rewards from a second model that is trained online on the outcomes alone.
 
     A model phi starts as a copy of the policy. Its token reward is r_t = beta (log pi_phi(y_t) -
-    log pi_ref(y_t)), ref the policy that training began with; it is trained by the cross-entropy
-    of sigmoid(sum over t of r_t) with the outcome R in [0, 1]. Then
+    log pi_ref(y_t)), ref the policy before training. phi is trained by the cross-entropy of
+    sigmoid(sum over t of r_t) with the outcome R in [0, 1]. Then
 
         A_t <- A + sum over s >= t of gamma^(s-t) (r_s - b),
 
@@ -34,42 +34,42 @@ class Prime(Method):
     the group's other rollouts of their mean token reward. Cui et al. (arXiv 2502.01456), COV's
     fourth algorithm; alone it is rloo + ppo (.2, .2) + token_mean, as its authors run it.
 
-    Only the lab trains phi. Groups without a signal (all A are 0) take no part: they stay 0, count
-    in no normaliser, and phi is not trained on them. PRIME drops prompts outside of accuracies
-    [.2, .8] before phi sees them, COV those that are all right or all wrong; so does this. Right
-    and wrong rollouts of the same prompts are then what phi has to tell apart. phi counts in
-    neither `final/` nor the evaluation; the checkpoints hold it.
+    Only the lab trains phi. Zero-advantage groups take no part: their advantages stay 0, they count
+    in no normaliser, and phi is not trained on them. PRIME drops prompts with accuracies outside
+    [.2, .8] before phi sees them; COV and this implementation drop all-right and all-wrong prompts.
+    phi then learns to separate right and wrong rollouts of the same prompts. phi is saved in the
+    checkpoints, but not in `final/`, and it is not evaluated.
 
     Parameters:
         beta: scale of the token rewards.
         gamma: discount of the token rewards, per trained token; the outcome is not discounted.
         norm: "batch" divides the token rewards by the largest |sum over s >= t of r_s| of the
-            rollout batch (plus 1e-6), as the authors' code does, so that beta then matters to phi
-            alone; "none" takes them as they are.
+            rollout batch (plus 1e-6), as the authors' code does; beta then affects phi alone.
+            "none" does not divide.
         whiten: whether the sum of both parts is centred and divided by its standard deviation over
-            the batch's tokens, as the authors' code does and the paper does not print. norm="none",
+            the batch's tokens, as in the authors' code but not in the paper. norm="none",
             whiten=False is the printed formula.
         phi_lr: AdamW's learning rate for phi; None takes the authors' 1e-6, 1e-5 with LoRA and
             1e-4 below ten million parameters.
-        phi_minibatches: updates of phi per rollout batch, one pass over it in whole groups (the
-            authors' script makes four, as many as of the policy).
-        phi_update: "after" has phi score the rollouts first and learn from them afterwards (the
-            authors' script); "before" has it learn first and score then (veRL's recipe). With
-            "after" all r_t of the first iteration are 0: phi is ref still.
+        phi_minibatches: updates of phi per rollout batch, one pass over it in whole groups (four in
+            the authors' script, as many as of the policy).
+        phi_update: "after" scores the rollouts with phi, then trains phi on them (the authors'
+            script); "before" trains phi first (veRL's recipe). With "after" all r_t of the first
+            iteration are 0: phi still equals ref.
 
-    What paper, script and code leave open is settled so. b: the authors' code computes K/(K-1) r_t
-    minus the sum of the K mean rewards over K-1, which is the printed r_t - b plus (r_t - the
-    rollout's own mean)/(K-1); here it is as printed. All r_t of a rollout batch are of one phi
-    (under "after" the authors score each minibatch by a phi that has learnt from those before it).
-    Phi's gradient norm is at most 10 (their script), its betas are the policy's, it has no weight
-    decay. Log-probs of phi and ref are at temperature 1, whatever the sampling temperature: phi is
-    a classifier, it does not sample. The closing eos has a reward (the authors' code; veRL's recipe
-    leaves it out). The normalisers are those of the whole rollout batch (the authors': of what one
-    GPU holds). With LoRA phi has adapters of its own over the same weights.
+    Choices where paper, script and code differ or are silent. b is as printed; the authors' code
+    computes K/(K-1) r_t minus the sum of the K mean rewards over K-1, which is the printed r_t - b
+    plus (r_t - the rollout's own mean)/(K-1). One phi scores a whole rollout batch (under "after"
+    the authors score each minibatch by a phi trained on the minibatches before it). Phi's gradient
+    norm is clipped to 10 (their script); its betas are the policy's; it has no weight decay.
+    Log-probs of phi and ref are at temperature 1, whatever the sampling temperature: phi is a
+    classifier and does not sample. The closing eos has a reward (the authors' code; veRL's recipe
+    leaves it out). Normalisers are over the whole rollout batch (the authors': over one GPU's
+    part). With LoRA phi has its own adapters over the same weights.
 
-    The outcomes fix only the sum of a rollout's rewards: once a token has decided, phi may spread
-    the credit over those after it, and it takes tens of updates before `prime/pair_accuracy`, the
-    share of a prompt's pairs that it orders rightly, leaves 1/2 behind.
+    The outcomes fix only the sum of a rollout's rewards: after a decisive token phi may spread the
+    credit over later tokens. It takes tens of updates until `prime/pair_accuracy`, the share of a
+    prompt's pairs that phi orders correctly, rises above 1/2.
     """
 
     beta: float = within(0.05, 0, above=True)
@@ -104,9 +104,9 @@ class Prime(Method):
 
 
 def leave_one_out(rewards: Tensor, group: Tensor, whole: GlobalBatch) -> Tensor:
-    """[B, T]: token rewards less the mean of the mean token rewards of a group's other rollouts.
+    """[B, T]: token rewards minus the mean of the mean token rewards of a group's other rollouts.
 
-    Rollouts without tokens are in no mean. 0 at mask 0, and where a rollout has no others.
+    Rollouts without tokens are in no mean. 0 at mask 0, and for a rollout alone in its group.
     """
     length = whole.mask.sum(-1)
     mean = (row_sums(rewards) / length.clamp(min=1)).to(rewards.dtype)  # [B]

@@ -1,4 +1,4 @@
-"""The ratio of a token to the old policy, as a number: what weights and masks are made of.
+"""Detached importance ratios to the old policy, for weights and masks.
 
 Shapes: B rollouts, T completion tokens.
 """
@@ -23,5 +23,5 @@ def ratio_of(batch: TokenBatch) -> Tensor:
 
 
 def row_mean(values: Tensor, batch: TokenBatch) -> Tensor:
-    """[B]: mean of `values` [B, T], 0 at mask 0, over each rollout's tokens; 0 without any."""
+    """[B]: mean of `values` [B, T] (0 at mask 0) over each rollout's tokens; 0 without tokens."""
     return (row_sums(values) / batch.lengths.clamp(min=1)).to(values.dtype)

@@ -1,8 +1,8 @@
-"""Named algorithms: an advantage estimator, methods and an aggregation, as their papers run them.
+"""Named algorithms: an advantage estimator, methods and an aggregation, as in their papers.
 
 A name is the algorithm of its paper. REPO prints 1/|tau| per sequence for its PPO family and a mean
 over sequences for GSPO, as GRPO's and GSPO's own papers do: `seq_mean_token_mean`. COV, OPEFO,
-STEER and PAR average over all tokens: `token_mean`. What the user says wins.
+STEER and PAR average over all tokens: `token_mean`. The user's settings override a recipe's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Recipe:
     summary: str  # one line
     paper: str  # short name of the source, with its section
     advantage: str  # name of the estimator
-    # methods by name, surrogate first, each with the parameters that are not its defaults
+    # methods by name, surrogate first, each with the parameters that differ from its defaults
     chain: tuple[tuple[str, Mapping[str, Any]], ...]
     aggregation: Aggregation = "token_mean"
-    baseline: str = ""  # the recipe that differs in the intervention alone; "" where it has none
+    baseline: str = ""  # the recipe that differs in the intervention alone; "" for none
 
 
 def _clip(
@@ -42,7 +42,7 @@ def _clip(
 
 _SEQUENCES: Aggregation = "seq_mean_token_mean"
 
-# ADAPO's range [.2, .3] around DAPO's .28, as wide in proportion around GSPO's 4e-4
+# ADAPO's range [.2, .3] around DAPO's .28, scaled to GSPO's 4e-4
 _GSPO_ADAPO = {
     "ratio": "sequence", "low": 3e-4, "high": 4e-4,
     "high_min": Default(4e-4 * 0.2 / 0.28), "high_max": Default(4e-4 * 0.3 / 0.28),

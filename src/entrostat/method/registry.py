@@ -1,4 +1,4 @@
-"""Every method by name: the one dict name -> class, and what a user may ask of a name."""
+"""Every method by name: the dict name -> class, and information on a name."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ METHODS: dict[str, type[Method]] = {
     "thermostat": HeldEntropy,
     "influence_flow": InfluenceFlow,
     "permute_weights": PermuteWeights,
-    # what they compare with
+    # baselines of the papers
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,
     "kl_ref": KlRef,
@@ -99,18 +99,18 @@ _Class = TypeVar("_Class", bound=type[Method])
 
 
 def register(name: str) -> Callable[[_Class], _Class]:
-    """Class decorator: make a method of your own known by name.
+    """Class decorator: register your own method under a name.
 
-    It is then a name like any other in `make_objective`, in recipes, and on the command line as
+    The name then works in `make_objective`, in recipes, and on the command line as
     `--method MODULE:NAME`, which imports the module first. The class is a frozen dataclass that
     derives from `Method`; every parameter has a default.
 
     Raises:
-        ValueError: the name is taken or no identifier.
-        TypeError: the class is no frozen dataclass that derives from `Method`, a parameter has no
-            default or hides an attribute of `Method`, it lacks a docstring, it needs a field that
-            `TokenBatch` does not have, its kind or base is none that there is, or a hook takes
-            other arguments than it is given.
+        ValueError: the name is taken or not an identifier.
+        TypeError: the class is not a frozen dataclass that derives from `Method`, a parameter has
+            no default or hides an attribute of `Method`, the docstring is missing, `needs` has a
+            field that `TokenBatch` lacks, kind or base is unknown, or a hook has the wrong
+            arguments.
 
     Example:
         >>> from dataclasses import dataclass
@@ -132,7 +132,7 @@ def register(name: str) -> Callable[[_Class], _Class]:
         who = f"register({name!r})"
         check_class(who, cls, METHODS | RECIPES)
         old = METHODS.get(name)
-        # the same class again is its module imported twice, in a notebook say
+        # the same class again: its module was imported twice, as in a notebook
         ours = (cls.__module__, cls.__qualname__)
         again = old is not None and (old.__module__, old.__qualname__) == ours
         if not again and (old or name in RECIPES or name in ESTIMATORS):
@@ -151,7 +151,7 @@ def is_ours(name: str) -> bool:
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What a user may ask of a name that `make_objective` takes.
+    """Information on a name that `make_objective` accepts.
 
     Attributes:
         name: as in `make_objective` and `--method`.
@@ -159,14 +159,13 @@ class MethodInfo:
         summary: one line.
         paper: short name of the source, with its section.
         needs: `TokenBatch` fields beyond logp, old_logp, mask and advantages.
-        hosts: where it runs.
+        hosts: the trainers it runs in.
         parameters: name -> default.
         doc: the full docstring: equation, parameters, deviations.
-        sits_on: what a bare intervention is chained to, as "estimator + surrogate"; "" for others.
-        advantage: the estimator that the bare name takes.
-        aggregation: how the bare name makes one number of tokens' losses.
-        baseline: what to compare it with: the name that differs in this method alone; "" where
-            there is nothing to take away.
+        sits_on: the base of a bare intervention, as "estimator + surrogate"; "" for others.
+        advantage: the bare name's estimator.
+        aggregation: the bare name's aggregation of the tokens' losses.
+        baseline: the name to compare it with, which lacks this method alone; "" for none.
     """
 
     name: str
@@ -184,7 +183,7 @@ class MethodInfo:
 
 
 def methods() -> dict[str, MethodInfo]:
-    """Every name that `make_objective` takes, with what it does, needs and can be set to."""
+    """Every name that `make_objective` accepts, with its summary, needs and parameters."""
     found: dict[str, MethodInfo] = {}
     for name, cls in METHODS.items():
         doc = inspect.cleandoc(cls.__doc__ or "")

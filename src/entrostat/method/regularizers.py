@@ -1,7 +1,7 @@
 """Terms added to the loss: entropy bonus, adaptive entropy coefficient, KL to a reference.
 
-They act on all sampled tokens of a minibatch, those of groups without a signal too, which have no
-part in the policy term.
+They act on all sampled tokens of a minibatch, including those of zero-advantage groups, which have
+no part in the policy term.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..core.batch import Terms, TokenBatch
 from .base import Default, Method, Rng, in_range, unread, within
 from .controlled import Controlled, Law, Signal, control_figures
 
-REACH = 0.5  # of the bonus under the thermostat
-# parameters of the bonus that a controller does not read
+REACH = 0.5  # end of the bonus' range under the thermostat
+# parameters of the bonus that each controller ignores
 _UNREAD = {
     "none": ("target", "coef_min", "coef_max", "rate", "signal"),
     "dual": ("coef", "coef_min"),
@@ -40,19 +40,19 @@ class EntropyBonus(Controlled):
     sampled tokens of the minibatch, whatever the aggregation of the policy loss. With controller
     "doubling" it is REPO's baseline: the coefficient is doubled while the iteration's entropy is
     below the target and halved while above, like REPO-D's (REPO 4). Also COV App. E and PAR 3.1.
-    "dual" is dual ascent on the constraint H >= target, as SAC moves its temperature: once per
+    "dual" is dual ascent on the constraint H >= target, as for SAC's temperature: once per
     iteration coef <- clip(coef + rate (target - H) / target, 0, coef_max), from 0.
 
     Parameters:
         coef: coefficient; the start value under a controller.
         controller: "none"; "doubling"; "dual"; "thermostat" (ours), which pushes both ways.
-        coef_min, coef_max: the range of "doubling"; the thermostat's is [-.5, .5]; a coef_max that
-            is given makes it [-coef_max, coef_max], and a coef_min that is given is its lower end.
+        coef_min, coef_max: the range of "doubling". The thermostat's default range is [-.5, .5]; a
+            given coef_max makes it [-coef_max, coef_max], a given coef_min sets its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
-        rate: step of "dual", of the coefficient for an error as large as the target.
-        signal: what is compared with the target: "exact", the mean entropy of tokens, or
-            "response_mean", the mean over a response's tokens, then over responses, as REPO's.
+        rate: step of "dual": change of the coefficient for an error as large as the target.
+        signal: the entropy that is compared with the target: "exact", the mean over tokens, or
+            "response_mean", the mean over a response's tokens, then over responses, as in REPO.
     """
 
     coef: float = 1e-3
@@ -106,7 +106,7 @@ class Delayed(ControlState):
 
 @dataclass(frozen=True)
 class AdaptiveEntropy(Method):
-    """Adaptive entropy coefficient: a bonus that is there only while entropy is at most the target.
+    """Adaptive entropy coefficient: a bonus applied only while entropy is at most the target.
 
     Once per iteration c <- clip(c + delta if entropy < target else c - delta, coef_min, coef_max);
     then loss - c * (masked mean of H), applied only in iterations with entropy <= target
@@ -117,17 +117,17 @@ class AdaptiveEntropy(Method):
             None takes that of the first iteration, "0.8x" a share of it.
         delta: step of the coefficient.
         coef: coefficient at first.
-        coef_min, coef_max: its range; PAR's text names none.
-        signal: "exact" compares the mean entropy, "nll" the mean of -lp0, which is what the public
-            Skywork-OR1 code does.
+        coef_min, coef_max: its range; PAR's text gives none.
+        signal: "exact" compares the mean entropy, "nll" the mean of -lp0, as in the public
+            Skywork-OR1 code.
         delayed: an iteration's entropy moves the coefficient of the next one, as in TRL, whose
             first step has no bonus.
 
-    The defaults are those of Skywork-OR1's training scripts. PAR follows them at target .2; what
-    it says of delta, start and range is lost from the text at hand.
+    The defaults are those of Skywork-OR1's training scripts. PAR follows them at target .2; its
+    delta, start and range are missing in our copy of the paper.
 
     Deviation: unless `delayed`, the coefficient moves on the iteration's entropy before its
-    updates, which are the first to use it.
+    updates, which already use the new value.
     """
 
     target: float | str | None = 0.2
@@ -183,15 +183,15 @@ class AdaptiveEntropy(Method):
 
 @dataclass(frozen=True)
 class KlRef(Method):
-    """KL penalty that holds the policy near a frozen reference.
+    """KL penalty that keeps the policy near a frozen reference.
 
     loss + coef * KL, aggregated as the policy loss but over all sampled tokens. With d = lp_ref -
     lp of the sampled token, the estimators (Schulman 2020) are k1 = -d, k2 = d^2/2, k3 = exp(d) - d
     - 1. Each estimates KL(pi || ref), k2 to second order; as in TRL and veRL the estimator itself
-    is differentiated. On tokens of the policy as it stands, the expected gradient is
+    is differentiated. On tokens sampled from the current policy, the expected gradient is
 
         k1  0
-        k2  that of KL(pi || ref), which COV App. E means: its rows in recipes/papers have k2
+        k2  that of KL(pi || ref), the KL of COV App. E: its rows in recipes/papers use k2
         k3  that of KL(ref || pi)
 
     Parameters:

@@ -20,7 +20,7 @@ def centred_logp(batch: TokenBatch, center: Center) -> Tensor:
     """L of REPO's Thm 1, [B, T] float32 or better, detached.
 
     "state": lp0 + H0, the paper's log pi(a|s) - E[log pi(.|s)], since E[log pi] = -H at each state.
-    "batch": lp0 minus its masked mean, for hosts that give no entropy; a deviation.
+    "batch": lp0 minus its masked mean, for trainers that supply no entropy; a deviation.
     """
     logp = at_least_float32(batch.old_logp.detach())
     if center == "state":
@@ -30,7 +30,7 @@ def centred_logp(batch: TokenBatch, center: Center) -> Tensor:
 
 
 def entropy_change(advantage: Tensor, L: Tensor, logp: Tensor) -> Tensor:
-    """Entropy change dH = -A L p of each token (REPO Cor. 1), up to the step; all [B, T]."""
+    """Entropy change dH = -A L p of each token (REPO Cor. 1), up to the step size; all [B, T]."""
     return -advantage * L * logp.exp()
 
 
@@ -40,11 +40,11 @@ def repo_r(advantage: Tensor, L: Tensor, zeta: float) -> Tensor:
 
 
 def repo_d(advantage: Tensor, L: Tensor, beta: Tensor) -> Tensor:
-    """A - beta L, beta [] or [B, T]: takes the correlation with the log-prob away (REPO 3)."""
+    """A - beta L, beta [] or [B, T]: reduces the correlation with the log-prob (REPO 3)."""
     return advantage - beta * L
 
 
-# parameters that a controller does not read
+# parameters that each controller ignores
 _UNREAD = {
     "doubling": (),
     "pi": ("zeta",),
@@ -55,7 +55,7 @@ _UNREAD = {
 
 @dataclass(frozen=True)
 class _Repo(Controlled):
-    """What both variants share: zeta, what moves it, and the centre of L."""
+    """Shared base of both variants: zeta, its controller, and the centre of L."""
 
     zeta: float = 1e-3
     zeta_min: float = Default(1e-5)
@@ -70,7 +70,7 @@ class _Repo(Controlled):
     base: ClassVar[str] = "dapo"
     actuator: ClassVar[tuple[str, str | None]] = ("zeta", "zeta_max")
     coefficient: ClassVar[str] = "zeta"
-    _reach: ClassVar[float] = 1.0  # of the thermostat
+    _reach: ClassVar[float] = 1.0  # end of the thermostat's range
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,45 +100,45 @@ class _Repo(Controlled):
         return self._doubling().init()
 
     def required(self) -> tuple[str, ...]:
-        """`old_entropy` only where the exact centre is asked for."""
+        """`old_entropy` only with the exact centre ("state")."""
         return self.needs if self.center == "state" else ()
 
 
 @dataclass(frozen=True)
 class RepoR(_Repo):
-    """REPO-R: right but rare tokens gain advantage, right and common ones lose it.
+    """REPO-R: tokens with A > 0 gain advantage if unlikely and lose it if likely.
 
     A <- A - zeta max(A, 0) L once per rollout batch, L the centred log-prob (REPO 3). zeta follows
     the doubling controller: x2 while the iteration's entropy is below `target`, /2 while above,
-    kept in [zeta_min, zeta_max]. `bidirectional` lets zeta change sign, which lowers entropy where
-    it is above the target (REPO App. B). zeta then pushes the right way while it is + below the
-    target or - above, and is doubled; otherwise it is halved and
+    kept in [zeta_min, zeta_max]. `bidirectional` lets zeta change sign, to lower entropy that is
+    above the target (REPO App. B). zeta is doubled if its sign is right (+ below the target, -
+    above); otherwise it is halved and
 
         flip="immediate"  changes its sign at once
-        flip="gradual"    changes its sign where it would fall below zeta_min, to that magnitude
+        flip="gradual"    changes its sign when it would fall below zeta_min, to that magnitude
 
     Parameters:
         zeta: coefficient at first; the controller's range applies from its first move.
         zeta_min, zeta_max: range of zeta (of its magnitude when bidirectional). The default
             zeta_max, .1, is the paper's and may be too small to hold a target on a small policy;
-            the demo has .5. The thermostat's is [-1, 1]; a zeta_max that is given makes it
-            [-zeta_max, zeta_max], and a zeta_min that is given is its lower end.
+            the demo has .5. The thermostat's default range is [-1, 1]; a given zeta_max makes it
+            [-zeta_max, zeta_max], a given zeta_min sets its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
             mean over the batch.
-        controller: "doubling"; "thermostat" (ours); "pi", a proportional-integral law whose gains
-            were set by hand on one language model, over the thermostat's range; or "none" to keep
-            zeta as it is.
-        signal: what is compared with the target: "exact", the mean entropy of tokens, or
-            "response_mean", the mean over a response's tokens, then over responses, as the paper's.
+        controller: "doubling"; "thermostat" (ours); "pi", a proportional-integral law over the
+            thermostat's range, with gains tuned by hand on one language model; or "none" for a
+            constant zeta.
+        signal: the entropy that is compared with the target: "exact", the mean over tokens, or
+            "response_mean", the mean over a response's tokens, then over responses (REPO).
         bidirectional: let doubling push both ways.
         flip: "gradual" or "immediate" (with `bidirectional`).
 
-    Deviations: "batch" centres by one mean for all states, where no entropies are at hand. The
-    paper's sign "flips when the entropy exceeds the target value", which is "immediate"; what the
-    magnitude does at a flip it does not say, and is read here as the controller's /2. "gradual" is
-    ours: it does not jump between full strengths, and takes 28 iterations from .1 to -.1.
+    Deviations: "batch" centres by one mean for all states, if no entropies are available. The
+    paper's sign "flips when the entropy exceeds the target value", which is "immediate"; it does
+    not define the magnitude at a flip, which is halved here as in any step. "gradual" is ours: it
+    does not jump between full strengths, and takes 28 iterations from .1 to -.1.
     """
 
     bidirectional: bool = False
@@ -169,31 +169,30 @@ class RepoR(_Repo):
 
 @dataclass(frozen=True)
 class RepoD(_Repo):
-    """REPO-D: takes away from the advantages what correlates with the log-prob.
+    """REPO-D: reduces the correlation of the advantages with the log-prob.
 
     A <- A - beta L once per rollout batch, beta = -zeta dH, dH = -(masked mean of A L p0), the
-    entropy change that Cor. 1 estimates (REPO 3): beta > 0 while entropy is about to fall. zeta
+    entropy change that Cor. 1 estimates (REPO 3): beta > 0 if entropy is about to fall. zeta
     follows the doubling controller: x2 while the iteration's entropy is below `target`, /2 while
     above, kept in [zeta_min, zeta_max].
 
     Parameters:
         zeta: coefficient at first; the controller's range applies from its first move.
-        zeta_min, zeta_max: range of zeta; the thermostat's is [0, 10], but for ends that are
-            given.
+        zeta_min, zeta_max: range of zeta; the thermostat's is [0, 10], except for given ends.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
             mean over the batch.
-        controller: "doubling"; "thermostat" (ours); "pi", as of `repo_r`, whose zeta its gains were
-            set for; or "none" to keep zeta as it is.
-        signal: what is compared with the target: "exact", the mean entropy of tokens, or
-            "response_mean", the mean over a response's tokens, then over responses, as the paper's.
-        scope: "batch" takes one dH for the whole batch; "token" takes each token's own.
+        controller: "doubling"; "thermostat" (ours); "pi", with the gains that were tuned for the
+            zeta of `repo_r`; or "none" for a constant zeta.
+        signal: the entropy that is compared with the target: "exact", the mean over tokens, or
+            "response_mean", the mean over a response's tokens, then over responses (REPO).
+        scope: "batch" takes one dH for the whole batch; "token" each token's own.
 
     Deviations: the paper's beta counters the change "on a per-token level", at each state; its
     Fig. 10, "a consistent rotation across the space", has one beta for the batch, as the default
-    `scope` does. "token" is the text's, with the sampled action alone in the place of Cor. 1's
-    expectation over actions. "batch" as `center` is for hosts that give no entropies.
+    `scope` does. "token" follows the text, with the sampled action instead of Cor. 1's expectation
+    over actions. `center` "batch" is for trainers that supply no entropies.
     """
 
     zeta_min: float = Default(1e-3)
@@ -214,24 +213,24 @@ class RepoD(_Repo):
 class Adapo(Controlled):
     """ADAPO: PPO's clip whose upper bound opens while entropy is below its target.
 
-    -min(r A, clip(r, 1 - low, 1 + high) A); once per iteration high is multiplied by `factor` where
-    entropy < target and divided by it where entropy > target, kept in [high_min, high_max]. It is
-    a surrogate: it takes the place of `ppo`, or of `gspo` where both are listed (`gspo_adapo`).
+    -min(r A, clip(r, 1 - low, 1 + high) A); once per iteration high is multiplied by `factor` if
+    entropy < target and divided by it if entropy > target, kept in [high_min, high_max]. ADAPO is a
+    surrogate: it replaces `ppo`, or `gspo` if both are listed (`gspo_adapo`).
 
     Parameters:
         low: lower bound.
         high: upper bound at first.
         high_min, high_max: its range.
-        factor: what it is multiplied or divided by.
+        factor: high is multiplied or divided by it.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it.
         ratio: "token" (PPO's) or "sequence" (GSPO's).
-        signal: what is compared with the target: "exact", the mean entropy of tokens, or
-            "response_mean", the mean over a response's tokens, then over responses, as the paper's.
+        signal: the entropy that is compared with the target: "exact", the mean over tokens, or
+            "response_mean", the mean over a response's tokens, then over responses (REPO).
 
     Ambiguity: the paper says that the idea fits GSPO and gives no range for it. In `gspo_adapo`
-    `low` and the first `high` are GSPO's, and the range around `high` is as wide in proportion as
-    over DAPO: [.2, .3] / .28.
+    `low` and the first `high` are GSPO's. The range is `high` times [.2, .3] / .28, as wide in
+    proportion as DAPO's.
     """
 
     low: float = within(0.2, 0)

@@ -1,4 +1,4 @@
-"""How many tokens a share is. Which ones: `entrostat.core.distributed`."""
+"""Rounds a share of tokens to a count; `entrostat.core.distributed` selects the tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _ROUNDING = 1e-9
 
 
 def floor(x: float) -> int:
-    """The integer below x, or at x up to rounding: .29 * 100 is 28.999999999999996."""
+    """Floor of x up to rounding errors: .29 * 100 is 28.999999999999996."""
     return math.floor(x + _ROUNDING)
 
 
 def ceiling(x: float) -> int:
-    """The integer above x, or at x up to rounding."""
+    """Ceiling of x up to rounding errors."""
     return math.ceil(x - _ROUNDING)
 
 
@@ -26,12 +26,12 @@ def share_of(fraction: float, count: int) -> int:
 def rounded_share(
     fraction: float, count: int, at_least: int, generator: torch.Generator | None
 ) -> int:
-    """How many of `count` tokens a share is, rounded at random so that its mean is the share.
+    """A share of `count` tokens as a count, rounded at random so that its mean is exact.
 
     x = fraction * count; floor(x) + 1 with probability x - floor(x), else floor(x).
 
-    `at_least`: 0, or k for max(k, floor(x)) without chance. Equal generators give equal numbers, on
-    every rank of a run as well; nothing is drawn where x is whole.
+    `at_least`: 0, or k for max(k, floor(x)) without randomness. Equal generators give equal counts,
+    also across ranks; nothing is drawn if x is whole.
     """
     x = fraction * count
     whole = floor(x)

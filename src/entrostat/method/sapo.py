@@ -20,7 +20,7 @@ class Sapo(Surrogate):
 
     Parameters:
         tau_pos: temperature where A > 0.
-        tau_neg: temperature where A <= 0; larger, since such tokens are less stable.
+        tau_neg: temperature where A <= 0; larger, because such tokens are less stable.
     """
 
     tau_pos: float = within(1.0, 0, above=True)

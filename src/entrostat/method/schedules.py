@@ -1,6 +1,6 @@
-"""A number of a method that changes over the run: "linear A B", "cosine A B", "points 0:A 1:B".
+"""Schedules for numeric parameters of a method: "linear A B", "cosine A B", "points 0:A 1:B".
 
-Times go from 0 at the first iteration to 1 at the last, as a thermostat's target does.
+Times go from 0 at the first iteration to 1 at the last, as in a thermostat's target.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _number(text: str) -> Level:
 
 
 def scheduled(name: str, method: _M, schedules: Mapping[str, tuple[str, Target]]) -> _M:
-    """A method whose parameters move over the run, each by (as written, read); now at its begin."""
+    """The method with scheduled parameters, name -> (as written, parsed), at their start values."""
     if method.controls() is not None:
         raise ValueError(
             f"{name}: a controller moves {method.controls()}, and beside it no parameter takes a "
@@ -43,7 +43,7 @@ def scheduled(name: str, method: _M, schedules: Mapping[str, tuple[str, Target]]
         )
     for key, (_, schedule) in schedules.items():
         for level in schedule.levels:
-            dataclasses.replace(method, **{key: level.value})  # raises where it is out of range
+            dataclasses.replace(method, **{key: level.value})  # raises if out of range
     object.__setattr__(method, "schedules", schedules)
     return at(method, 0.0)
 

@@ -22,18 +22,18 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Unlikeliness(Method):
-    """Unlikeliness reward: among the right answers to a prompt, the likelier ones earn less.
+    """Unlikeliness reward: among right answers to a prompt, likelier ones get less reward.
 
     R <- R (1 - beta (K - rank)/K) where R > 0, before the advantage; rank 1 is the most likely
     rollout of its group of K by lp0 summed over the sequence, rank K the least. He et al.
-    (arXiv 2506.02355); STEER Tab. 6. Rollouts that are equally likely share the better rank. A
-    group in which all rewards are equal and above 0 has a signal afterwards.
+    (arXiv 2506.02355); STEER Tab. 6. Equally likely rollouts share the better rank. A group in
+    which all rewards are equal and above 0 gets nonzero advantages.
 
     Parameters:
-        beta: how much the likeliest loses.
+        beta: size of the reduction.
 
-    Deviation: rewards below 0 stay as they are. The papers' R is 0 or 1, where that is the same;
-    with 1 and -1 the formula alone would punish the likelier of wrong answers less.
+    Deviation: rewards below 0 stay unchanged. With the papers' R of 0 or 1 this is the same; with
+    1 and -1 the formula alone would penalise likelier wrong answers less.
     """
 
     beta: float = within(0.25, 0, 1)
@@ -42,7 +42,7 @@ class Unlikeliness(Method):
     needs: ClassVar[tuple[str, ...]] = ("rewards", "group")
 
     def required(self) -> tuple[str, ...]:
-        """Nothing beyond what the estimator needs: given advantages are taken as they are."""
+        """Nothing beyond what the estimator needs: given advantages are used unchanged."""
         return ()
 
     def shape(self, batch: TokenBatch, state: Any) -> TokenBatch:
@@ -63,12 +63,12 @@ class Unlikeliness(Method):
 
 @dataclass(frozen=True)
 class EntropyAdv(Method):
-    """Entropy advantage: uncertain tokens gain advantage, never enough to turn its sign.
+    """Entropy advantage: uncertain tokens gain advantage, never enough to change its sign.
 
     A <- A + min(alpha H0, |A|/kappa), H0 detached. Cheng et al. (arXiv 2506.14758); STEER Tab. 6.
 
     Parameters:
-        alpha: advantage a nat.
+        alpha: advantage per nat.
         kappa: the gain is at most |A|/kappa.
     """
 
@@ -86,19 +86,19 @@ class EntropyAdv(Method):
 
 @dataclass(frozen=True)
 class Gtpo(Method):
-    """GTPO: uncertain tokens of rewarded rollouts earn more; advantages per token, by group.
+    """GTPO: uncertain tokens of rewarded rollouts get more reward; token advantages by group.
 
     For R > 0 the token's reward is R + alpha H0_t / (mean of H0 at position t over the group's
     rewarded rollouts still running at t), else R; the advantage is (token reward - mean)/(std +
     1e-6) over the group's tokens, std unbiased. Tan and Pan (arXiv 2508.04349); STEER Tab. 6. t
     counts the trained tokens of a rollout.
 
-    It computes the advantages anew from the rewards: the estimator only says which groups have a
-    signal. A group whose advantages are all 0 stays 0, as it would be dropped.
+    It recomputes the advantages from the rewards: the estimator only marks zero-advantage groups,
+    which stay 0.
 
     Parameters:
-        alpha: reward for a token of average entropy. Not in the papers at hand; .1 is the GTPO
-            authors' order of magnitude.
+        alpha: reward for a token of average entropy. Not given in the papers available to us; .1
+            is the GTPO authors' order of magnitude.
     """
 
     alpha: float = within(0.1, 0)
@@ -111,7 +111,7 @@ class Gtpo(Method):
         A, mask, group = batch.need("advantages"), batch.mask, batch.need("group")
         H = at_least_float32(batch.need("old_entropy").detach()).to(A.dtype)
         R = batch.need("rewards").detach().to(A.dtype)
-        # entropies of the group's rewarded rollouts at each position, holes closed up
+        # entropies of the group's rewarded rollouts at each position, compacted
         place, tokens = batch.whole.companions(group, H)
         (everyone, rewarded, length), mine = batch.whole.gather(group, R > 0, batch.lengths)
         groups = Groups(everyone[place], A.dtype)
@@ -120,7 +120,7 @@ class Gtpo(Method):
         mean = groups.sum(running * tokens) / groups.sum(running).clamp(min=1)
         own = mean[torch.searchsorted(place, mine)]
         mean = own.gather(1, (mask.cumsum(-1) - 1).clamp(min=0))
-        # where no entropy is left every token is average
+        # where all entropies are 0 every token is average
         share = (H + _TINY) / (mean + _TINY)
         bonus = self.alpha * share * (R > 0)[:, None]
         normal = _normalise((R[:, None] + bonus) * mask, batch)
@@ -140,13 +140,13 @@ def _normalise(values: Tensor, batch: TokenBatch) -> Tensor:
 
 @dataclass(frozen=True)
 class EdgeGrpo(Method):
-    """EDGE-GRPO: the advantage of a rollout over its normalised entropy.
+    """EDGE-GRPO: the advantage of a rollout divided by its normalised entropy.
 
     A_i / h_i, h_i = rollout i's mean H0 over its group's mean of these. Confident right answers
     gain, confident wrong ones lose more. Zhang et al. (arXiv 2507.21848), without their guided
     error correction; STEER Tab. 6. Rollouts without tokens are left out of the mean; h_i is 1 where
     all of a group's entropies are 0, else at least 1e-6. The formula has no other bound: a rollout
-    of which the policy is sure can be all of the step.
+    of near-zero entropy can dominate the step.
     """
 
     paper: ClassVar[str] = "STEER Tab. 6"
@@ -164,13 +164,13 @@ class EdgeGrpo(Method):
 
 @dataclass(frozen=True)
 class PplAdv(Method):
-    """Perplexity-based advantage: rollouts that surprise the policy count less.
+    """Perplexity-based advantage: rollouts of high perplexity count less.
 
     A (1 - alpha log PPL), log PPL = -(mean of lp0 of the rollout). Deng et al. (arXiv 2508.02260);
     STEER Tab. 6.
 
     Parameters:
-        alpha: what a nat of perplexity costs.
+        alpha: reduction per nat of log perplexity.
     """
 
     alpha: float = within(0.01, 0)
@@ -201,5 +201,5 @@ class PositionAdv(Method):
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
         A = batch.need("advantages")
         place = batch.mask.to(A.dtype).cumsum(-1) / batch.lengths.clamp(min=1)[:, None]
-        # torch.sigmoid rounds otherwise at the end of a vector: a token would depend on its row
+        # torch.sigmoid rounds differently at the end of a vector: results would depend on the row
         return batch.replace(advantages=A + self.gamma * A.sign() / (1 + (-place).exp()))

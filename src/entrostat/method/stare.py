@@ -1,4 +1,4 @@
-"""STARE: surprising tokens of right answers count more while entropy is low (arXiv 2606.19236)."""
+"""STARE: unlikely tokens with A > 0 weigh more while entropy is low (arXiv 2606.19236)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StareState(ControlState):
 
 @dataclass(frozen=True)
 class Stare(Method):
-    """STARE: of each sign of advantage the most surprising tokens are weighted, below a target.
+    """STARE: below a target entropy, weights the least likely tokens of each advantage sign.
 
     s = -lp. L+ are the max(1, ceil(top n)) tokens of largest s among the n with A > 0 in the
     minibatch, L- likewise where A < 0. While the iteration's entropy is below the target, policy
@@ -41,12 +41,12 @@ class Stare(Method):
         W: weight on L+; the authors' is 1.1, and 1.05 for 14B and 32B.
         M: weight on L- of C2.
         alpha: step of the weights; 0 keeps them. Their adaptive one is .01.
-        most, least: the ends of W's and M's ranges.
+        most, least: upper end of W's range, lower end of M's.
 
-    Source: the abstract and the authors' code; the text itself was not at hand. Deviations: their
-    code ranks in each micro-batch, here the whole minibatch decides, and equal s are chosen among
-    at random; its dual clip at 10 and its resampling of groups without a signal are left out. Their
-    target is a number of nats (.3); None and shares are ours.
+    Source: the abstract and the authors' code; the text itself was not available. Deviations: their
+    code ranks in each micro-batch, here over the whole minibatch, with ties broken at random; its
+    dual clip at 10 and its resampling of zero-advantage groups are left out. Their target is in
+    nats (.3); None and shares are ours.
     """
 
     target: float | str | None = 0.3
@@ -110,11 +110,11 @@ class Stare(Method):
         return terms.replace(weight=weight)
 
     def _weights(self, state: StareState) -> tuple[float, float]:
-        """W and M now; without a step they are the parameters, which may have a schedule."""
+        """Current W and M; without a step they are the parameters, which may have a schedule."""
         return (state.value, state.damp) if self.alpha else (self.W, self.M)
 
     def metrics(self, state: StareState) -> dict[str, float]:
-        """`control/stare_weight`, of C2 `control/stare_damp` (1 while the gate is closed)."""
+        """`control/stare_weight`, with C2 `control/stare_damp` (1 while the gate is closed)."""
         W, M = self._weights(state) if state.applies else (1.0, 1.0)
         damp = {"stare_damp": M} if self.variant == "C2" else {}
         return control_figures(state, stare_weight=W, **damp)

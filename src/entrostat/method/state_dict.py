@@ -1,4 +1,4 @@
-"""States of a chain of methods as plain data: what a checkpoint holds, and whose it is."""
+"""States of a chain of methods as plain data, for checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Method
 
 
 def check_savable(names: Sequence[str], states: Sequence[Any]) -> None:
-    """Find now what would end a run at its first checkpoint: a state that cannot be written."""
+    """Raise on a state that cannot be saved, before the run rather than at its first checkpoint."""
     for name, state in zip(names, states, strict=True):
         try:
             json.dumps(None if state is None else type(state).from_dict(state.to_dict()).to_dict())
@@ -27,9 +27,9 @@ def restored(
     data: dict[str, Any], description: dict[str, Any], names: Sequence[str],
     methods: Sequence[Method],
 ) -> list[Any]:  # fmt: skip
-    """The states that `Objective.state_dict` wrote as `data`, for an objective of this description.
+    """The states in `data` from `Objective.state_dict`, for an objective of this description.
 
-    Those of another objective (other methods, or other parameters) are refused.
+    Raises on the states of another objective (other methods or parameters).
     """
     if not _is_state(data):
         raise ValueError(
@@ -55,7 +55,7 @@ def restored(
 
 
 def _is_state(data: Any) -> bool:
-    """Whether data has the shape of a state; what stands in it is compared later."""
+    """Whether data has the structure of a state; its contents are compared later."""
     if not isinstance(data, dict) or not isinstance(data.get("objective"), dict):
         return False
     methods, states = data["objective"].get("methods"), data.get("states")
@@ -64,7 +64,7 @@ def _is_state(data: Any) -> bool:
 
 
 def _completed(saved: dict[str, Any], methods: Sequence[Method]) -> dict[str, Any]:
-    """A description with what its methods did not have when it was saved: at the default."""
+    """The saved description, with parameters added since at their defaults."""
     if len(saved["methods"]) != len(methods):
         return saved
     pairs = zip(saved["methods"], methods, strict=True)

@@ -22,7 +22,7 @@ Quadrants = Literal["I", "II", "III", "IV"]
 def omega(
     advantage: Tensor, logp: Tensor, old_logp: Tensor, entropy: Tensor, clipped: Tensor
 ) -> Tensor:
-    """I (A/p0) p (1 - p)(lp + H) of each token: -Omega (STEER Eq. 2, as their code estimates it).
+    """I (A/p0) p (1 - p)(lp + H) of each token: -Omega (STEER Eq. 2, as estimated in their code).
 
     Omega is the entropy change, here without the step eta/L. All [B, T]; `clipped` bool, where
     I = 0.
@@ -34,7 +34,7 @@ def omega(
 
 @dataclass(frozen=True)
 class Steer(Method):
-    """STEER: the more a token moves entropy, either way, the less it weighs.
+    """STEER: the larger a token's entropy change, up or down, the smaller its weight.
 
     Om = -I (A/p0) p (1 - p)(lp + H), a token's entropy change (Eq. 2), I = 0 where PPO clips;
     x = |Om| over the minibatch. A weight w multiplies the clipped PPO loss (STEER 5, App. E.3):
@@ -43,7 +43,7 @@ class Steer(Method):
         linear   w = lambda_max - (lambda_max - lambda_min)(x - min x)/(max x - min x)
         binary   w = lambda_min above the `quantile` of x, else 1
 
-    Where all x are equal nothing stands out and w = 1 under "linear"; likewise where all are 0.
+    If all x are equal, w = 1 under "linear"; if all are 0, w = 1 under every mapping.
 
     Parameters:
         lambda_min: smallest weight.
@@ -53,14 +53,14 @@ class Steer(Method):
         signed: x = Om in "linear" and "binary", as App. E.3 prints them: the token that lowers
             entropy most then weighs lambda_max or 1, the one that raises it most lambda_min.
 
-    Beside the authors' public code, which is no part of the paper: it has no I in Om, keeps weights
-    at .02 or more, takes max x over each call of the loss, a micro-batch, and adds a dual clip.
-    STEER's Eq. 1 divides by the tokens of a group, its recipes here by those of the minibatch;
-    `group_mean` beside it is the letter.
+    The authors' public code differs from the paper: it has no I in Om, keeps weights at .02 or
+    more, takes max x over each call of the loss (a micro-batch), and adds a dual clip. STEER's
+    Eq. 1 divides by the tokens of a group, its recipes here by those of the minibatch; add
+    `group_mean` for Eq. 1.
 
-    Deviations: |Om| in "linear" and "binary", as in Eq. 3, whose reason is that "large entropy
-    increases may also be sub-optimal"; App. E.3 prints Om. The paper prints
-    lambda_min = exp(-alpha) with alpha < 0, a slip; its own range [lambda_min, 1] needs exp(alpha).
+    Deviations: |Om| in "linear" and "binary", as in Eq. 3, because "large entropy increases may
+    also be sub-optimal"; App. E.3 prints Om. The paper prints lambda_min = exp(-alpha) with
+    alpha < 0; its own range [lambda_min, 1] needs exp(alpha).
     """
 
     lambda_min: float = within(0.7, 0, 1, above=True)
@@ -105,7 +105,7 @@ class Steer(Method):
 
 
 def in_quadrant(which: Quadrants, advantage: Tensor, p: Tensor) -> Tensor:
-    """[B, T] bool: the tokens of a quadrant, as `Quadrant` has them (STEER Fig. 2)."""
+    """[B, T] bool: the tokens of a quadrant, as defined in `Quadrant` (STEER Fig. 2)."""
     sign = advantage > 0 if which in ("I", "II") else advantage < 0
     return sign & (p > 0.8 if which in ("I", "IV") else p < 0.2)
 
@@ -116,9 +116,9 @@ class Quadrant(Method):
 
     I: A > 0, p > .8 · II: A > 0, p < .2 · III: A < 0, p < .2 · IV: A < 0, p > .8, p the current
     probability. I and III lower entropy, II and IV raise it. Of a quadrant's n tokens in the
-    minibatch share n, rounded as by `clip_cov`, are chosen uniformly with the run's generator and
-    weighted 0 ("mask") or 2 ("double"). STEER App. C.3 masks in I and III, doubles in II and IV to
-    raise entropy, and the other way round to lower it.
+    minibatch share n, rounded as in `clip_cov`, are chosen uniformly with the run's generator and
+    weighted 0 ("mask") or 2 ("double"). To raise entropy, STEER App. C.3 masks in I and III and
+    doubles in II and IV; to lower it, the reverse.
 
     Parameters:
         which: "I", "II", "III" or "IV".

@@ -1,4 +1,4 @@
-"""Surrogates: which ratio is meant and where it is clipped."""
+"""Surrogates: the importance ratio and its clip bounds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Reinforce(Surrogate):
     """REINFORCE: the plain policy gradient, one update per rollout batch.
 
     Loss -A lp, Williams (1992). No ratio is used, so with several updates per rollout batch the
-    later ones would be off-policy without correction; hosts refuse that. Pass --optim.epochs 1
-    --optim.minibatches 1.
+    later ones would be off-policy without correction; trainers raise on that. Pass
+    --optim.epochs 1 --optim.minibatches 1.
     """
 
     paper: ClassVar[str] = "OPEFO 3"
@@ -52,7 +52,7 @@ class Gspo(Ppo):
 
     s = exp(masked mean of lp - lp0), Zheng et al. (arXiv 2507.18071). Per-token advantages stay
     usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. `dual` is
-    PPO's. Alone it is REPO's row: leave-one-out advantage, mean over sequences.
+    PPO's. The bare name has REPO's settings: leave-one-out advantage, mean over sequences.
     """
 
     low: float | None = within(3e-4, 0)

@@ -1,4 +1,4 @@
-"""The thermostat by name: a multiplier that is solved for, or a knob that is learnt."""
+"""The method `thermostat`: a multiplier that is solved for, or a coefficient under a bank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Rng, unread
 from .controlled import Controlled
 
 Knob = Literal["multiplier", "zeta", "zeta_d", "entropy_coef", "balance"]
-# the method that has the knob, at rest
+# the method that has the knob, with no effect at its start value
 KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "zeta": ("repo_r", {"zeta": 0.0}),
     "zeta_d": ("repo_d", {"zeta": 0.0}),
@@ -25,23 +25,23 @@ class HeldEntropy(Controlled):
     """The thermostat (ours): holds the mean entropy at a target.
 
     Before every update it solves for the multiplier c of an entropy bonus, loss - c * (masked mean
-    of H): the one under which AdamW's coming steps change entropy by the wanted amount. It needs
-    one gradient of the mean entropy an iteration. `control.multiplier` has the equations,
-    docs/thermostat.md what was measured.
+    of H), such that AdamW's coming steps change entropy by the wanted amount. It needs one gradient
+    of the mean entropy per iteration. `control.multiplier` has the equations, docs/thermostat.md
+    the measurements.
 
     Parameters:
-        target: what to hold: nats per token (0.7), a share of the first iteration's ("0.8x"; None
-            is "1x"), a schedule over the run ("linear 1x 0.6x", "cosine 1x 0.6x", "points 0:1x
-            0.5:0.8x 1:0.6x").
-        solve: "sample" takes the gradient once an iteration (the lab and TRL on a minibatch, veRL
+        target: entropy to hold: nats per token (0.7), a share of the first iteration's ("0.8x";
+            None is "1x"), a schedule over the run ("linear 1x 0.6x", "cosine 1x 0.6x",
+            "points 0:1x 0.5:0.8x 1:0.6x").
+        solve: "sample" takes the gradient once per iteration (the lab and TRL on a minibatch, veRL
             on a fourth of one); "exact" takes it at every update and finds the root of AdamW's step
             in closed form (the lab and TRL).
         side: "both", or "below" for a multiplier that is never negative: entropy is kept from
-            falling below the target, and not pushed down to it.
-        knob: "multiplier"; or a coefficient that a bank of Kalman filters moves by what it learns
-            of it on line, without a gradient: "zeta" of bidirectional REPO-R in [-1, 1]; "zeta_d"
-            of REPO-D in [0, 10]; "entropy_coef" in [-.5, .5]; "balance", an offset of OPEFO's lam
-            in [-1, 1].
+            falling below the target, but not pushed down to it.
+        knob: "multiplier"; or a coefficient that a bank of Kalman filters moves, without a
+            gradient, by its effect learnt online: "zeta" of bidirectional REPO-R in [-1, 1];
+            "zeta_d" of REPO-D in [0, 10]; "entropy_coef" in [-.5, .5]; "balance", an offset of
+            OPEFO's lam in [-1, 1].
     """
 
     target: float | str | None = None
@@ -79,5 +79,5 @@ class HeldEntropy(Controlled):
         return Multiplier(self.target, self.side)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Add the bonus; the exact form's is not in the loss."""
+        """Add the bonus, except with solve="exact", whose bonus is not in the loss."""
         return terms if self.solve == "exact" else terms.add_entropy(state.value)

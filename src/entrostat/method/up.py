@@ -1,4 +1,4 @@
-"""UP: positive advantages unbounded, negative ones clipped (arXiv 2607.06987)."""
+"""UP: no clip for positive advantages, PPO's for negative ones (arXiv 2607.06987)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .surrogates import clip_bounds
 
 @dataclass(frozen=True)
 class Up(Surrogate):
-    """UP: tokens of positive advantage are reinforced without ratio or bound; others are clipped.
+    """UP: tokens of positive advantage are reinforced without ratio or clip; others are clipped.
 
-    -sg(1/r) r A where A > 0, whose value is -A and whose gradient REINFORCE's; PPO's clipped ratio
-    with its dual clip elsewhere (arXiv 2607.06987, Eq. 15). Below r = e^-60 the gradient goes to 0.
+    -sg(1/r) r A where A > 0, with value -A and REINFORCE's gradient; PPO's clipped ratio with its
+    dual clip elsewhere (arXiv 2607.06987, Eq. 15). Below r = e^-60 the gradient goes to 0.
 
     Parameters:
         low: clip below, where A < 0.

@@ -1,4 +1,4 @@
-"""VESPO: a smooth weight by the sequence's ratio (arXiv 2602.10693)."""
+"""VESPO: a smooth weight from the sequence's ratio (arXiv 2602.10693)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Vespo(Surrogate):
     """VESPO: log-probs weighted by a smooth function of the whole sequence's ratio.
 
     -phi(w) A lp with w = exp(sum over tokens of lp - lp0) and phi(w) = e^lam w^k e^(-lam w), which
-    is 1 at w = 1; k and lam by the advantage's sign (arXiv 2602.10693). As in TRL, a token's log
-    ratio is kept in [-20, 20] and the sequence's in [log 1e-8, 20].
+    is 1 at w = 1; k and lam depend on the advantage's sign (arXiv 2602.10693). As in TRL, a token's
+    log ratio is clamped to [-20, 20] and the sequence's to [log 1e-8, 20].
 
     Parameters:
         k_pos, lam_pos: where A >= 0.

@@ -1,4 +1,4 @@
-"""Methods that weight tokens at every update: earlier ones (STEER Tab. 6), and groups alike."""
+"""Methods that weight tokens at every update: earlier work (STEER Tab. 6), equal groups."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class ForkingTokens(Method):
 
     Parameters:
         top: share of the minibatch's tokens.
-        threshold: "count" takes so many tokens; "quantile" those of at least the (1 - top)-quantile
-            of H, linearly interpolated, which is what TRL does, of each micro-batch.
+        threshold: "count" takes that many tokens; "quantile" those with H at least the
+            (1 - top)-quantile, linearly interpolated, of each micro-batch, as TRL does.
     """
 
     top: float = 0.2
@@ -64,7 +64,7 @@ class ForkingTokens(Method):
             piece = batch.micro_batch
             piece = torch.zeros_like(batch.lengths) if piece is None else piece
             least = entropy.new_zeros(len(batch), 1)
-            # a rank without rollouts, or with fewer micro-batches, asks along
+            # a rank without rollouts, or with fewer micro-batches, makes the same calls
             last = max(piece.tolist(), default=0)
             for i in range(int(batch.whole.ranks.max(np.array([float(last)]))[0]) + 1):
                 part = batch[piece == i]
@@ -77,14 +77,14 @@ class ForkingTokens(Method):
 
 @dataclass(frozen=True)
 class GroupMean(Method):
-    """Groups count alike: the mean over a group's tokens, then over groups (STEER Eq. 1).
+    """Equal weight for groups: the mean over a group's tokens, then over groups (STEER Eq. 1).
 
     STEER divides by the sum of the response lengths of a group, `token_mean` by all N tokens of the
-    minibatch. A token of group g is weighted N / (G L_g), L_g the tokens of g and G the groups that
-    the minibatch has, so that the weighted token mean is that of Eq. 1 and the mean weight is 1.
+    minibatch. A token of group g is weighted N / (G L_g), L_g the tokens of g and G the groups in
+    the minibatch, so that the weighted token mean is that of Eq. 1 and the mean weight is 1.
 
-    Of a group that a minibatch has in part, L_g counts this part. Terms added to the loss keep
-    their own mean.
+    For a group split between minibatches, L_g counts the part in this one. Terms added to the loss
+    keep their own mean.
     """
 
     paper: ClassVar[str] = "STEER Eq. 1"

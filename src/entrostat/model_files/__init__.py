@@ -1,4 +1,4 @@
-"""Where a model comes from: shipped, from a package of an index, cached, or the hub."""
+"""Sources of a model: shipped, a package of an index, the cache, or the hub."""
 
 from .catalogue import MODELS, KnownModel, Wheel
 from .names import (

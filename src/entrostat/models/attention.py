@@ -1,11 +1,11 @@
-"""Attention within short packed rows on a CPU, as plain products.
+"""Attention within short packed rows on a CPU, as plain matrix products.
 
-torch's fused attention is made for long rows: for 16 rows of 96 places its backward pass on a CPU
-took a quarter of a whole update of SmolLM2. Here the probabilities [R, H, S, S] are kept and every
-product is one batched multiplication, by matrix units where the precision is bf16; sums and softmax
-are float32.
+torch's fused attention is made for long rows: for 16 rows of 96 positions its backward pass on a
+CPU took a quarter of a whole update of SmolLM2. Here the probabilities [R, H, S, S] are kept and
+every product is one batched multiplication, by matrix units if the precision is bf16; sums and
+softmax are float32.
 
-Shapes: R rows, S places, H query heads on J key-value heads of size D, G = H / J.
+Shapes: R rows, S positions, H query heads on J key-value heads of size D, G = H / J.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Rows(torch.autograd.Function):
             d = _flat(grad_outputs[0])
             dv = torch.bmm(p.transpose(1, 2), d)
             ds = torch.bmm(d, _flat(v).transpose(1, 2))
-            # of the softmax: p (dp - sum p dp)
+            # gradient of the softmax: p (dp - sum p dp)
             ds.sub_((ds * p).sum(-1, keepdim=True)).mul_(p).mul_(ctx.scaling)
             dq = torch.bmm(ds, _flat(k))
             dk = torch.bmm(ds.transpose(1, 2), _flat(q))
@@ -59,7 +59,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def grouped(name: str, attend: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, None]]:
-    """Attention as transformers asks for it, by a function as `attending` takes it."""
+    """Wrap an `attend` function of `attending` in transformers' attention interface."""
 
     def forward(
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
@@ -67,7 +67,7 @@ def grouped(name: str, attend: Callable[..., Tensor]) -> Callable[..., tuple[Ten
     ) -> tuple[Tensor, None]:  # fmt: skip
         """Query [b, H, n, D], key and value [b, J, S, D] -> [b, n, H, D]."""
         if kwargs.get("softcap") is not None:
-            raise ValueError(f"{name} has no softcap")  # found when the model is tried
+            raise ValueError(f"{name} has no softcap")  # raised when the model is probed
         b, H, n, D = query.shape
         J = key.shape[1]
         query, key = query.to(value.dtype), key.to(value.dtype)  # as fused attention does
@@ -80,7 +80,7 @@ def grouped(name: str, attend: Callable[..., Tensor]) -> Callable[..., tuple[Ten
 
 @cache
 def _register(name: str, attend: Callable[..., Tensor]) -> None:
-    # what this imports brings torch's compiler, which takes longer than torch itself
+    # this also imports torch's compiler, which takes longer than torch itself
     from transformers import AttentionInterface
 
     AttentionInterface.register(name, grouped(name, attend))
@@ -88,10 +88,10 @@ def _register(name: str, attend: Callable[..., Tensor]) -> None:
 
 @contextmanager
 def attending(model: Any, name: str, attend: Callable[..., Tensor]) -> Iterator[None]:
-    """While open, a model attends by a function of ours, known to transformers as `name`.
+    """Context in which a model attends by our function, registered in transformers as `name`.
 
-    `attend` makes of a query [b, J, G n, D], key and value [b, J, S, D], the mask and a factor on
-    products [b, J, G n, D]: the G query heads on a key-value head are its rows, so that keys and
+    `attend` maps a query [b, J, G n, D], key and value [b, J, S, D], the mask and the scale of the
+    products to [b, J, G n, D]. The G query heads of a key-value head are rows, so that keys and
     values are not repeated.
     """
     _register(name, attend)
@@ -105,5 +105,5 @@ def attending(model: Any, name: str, attend: Callable[..., Tensor]) -> Iterator[
 
 
 def row_attention(model: Any) -> AbstractContextManager[None]:
-    """While open, a model's layers attend by plain products, given a bool mask [R, 1, S, S]."""
+    """Context in which a model attends by plain products, with a bool mask [R, 1, S, S]."""
     return attending(model, NAME, _Rows.apply)

@@ -1,4 +1,4 @@
-"""What a model can do, asked of the model itself on a few short sequences; nothing is changed."""
+"""Tests a model's capabilities on a few short sequences; the model is not changed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .policy import Policy
 from .prepacked import can_prepack
 from .rollout import Sequences, sample
 
-SMALL = 10_000_000  # parameters: below, other costs than products and attention decide
-# what libraries raise at a model that is made otherwise than they expect
+SMALL = 10_000_000  # parameters: below, products and attention do not dominate the cost
+# what libraries raise on a model of unexpected structure
 _CANNOT = (AttributeError, RuntimeError, ValueError, TypeError, IndexError)
 
 
@@ -25,7 +25,7 @@ _CANNOT = (AttributeError, RuntimeError, ValueError, TypeError, IndexError)
 def _agree(
     policy: Policy, one: Callable[[Sequences], Tensor], other: Callable[[Sequences], Tensor]
 ) -> bool:
-    """Whether two ways to compute give the same of a few sequences; not where one raises."""
+    """Whether two computations agree on a few sequences; False if one raises."""
     few = probe(policy)
     try:
         a, b = one(few), other(few)
@@ -35,7 +35,7 @@ def _agree(
 
 
 def known_head(policy: Policy) -> LanguageHead | None:
-    """The model's head, if it is large and computes what its configuration says."""
+    """The model's head, if it is large and matches the model's configuration."""
     head = find_head(policy.model)
     if head is None or policy.model.get_output_embeddings().weight.shape[0] < SMALLEST_VOCABULARY:
         return None
@@ -53,7 +53,7 @@ def known_head(policy: Policy) -> LanguageHead | None:
 
 
 def probe(policy: Policy) -> Sequences:
-    """Four short sequences, two of one prompt, one of these cut short."""
+    """Four short sequences, two of one prompt, one of these truncated."""
     V = policy.model.config.get_text_config().vocab_size
     a, b, c, d = ([n % V for n in range(first, first + 9)] for first in (0, 9, 18, 27))
     prompts, completions = [a[:4], a[:4], c[1:4], d[1:4]], [a[4:], b[4:7], c[4:], d[4:]]
@@ -85,10 +85,10 @@ def can_graph(policy: Policy) -> bool:
 
 
 def can_pack(policy: Policy) -> bool:
-    """Whether packed sequences give what padded ones do.
+    """Whether packed sequences give the same statistics as padded ones.
 
-    Recurrent layers would mix neighbours. Sliding windows count places, not positions, so they see
-    a sequence whole only where it is not longer than the window (`window`).
+    Recurrent layers would mix neighbouring sequences. Sliding windows count places in the row, not
+    position ids, so a packed sequence must not be longer than the window (`window`).
     """
     return _attends_by_sdpa(policy, {"full_attention", "sliding_attention"}) and _agree(
         policy, lambda few: _logp(policy.packed(few)), lambda few: _logp(policy.padded(few))
@@ -96,7 +96,7 @@ def can_pack(policy: Policy) -> bool:
 
 
 def attends_rows(policy: Policy) -> bool:
-    """Whether packed rows may attend by plain products: on a CPU, in a model where that pays."""
+    """Whether packed rows may attend by plain products: on a CPU, if that is faster."""
     if not policy.packs or not _large_on_cpu(policy):
         return False
     rows = replace(policy, rows=True)
@@ -106,12 +106,12 @@ def attends_rows(policy: Policy) -> bool:
 
 
 def prepacks(policy: Policy, precision: str) -> bool:
-    """Whether sampling may multiply by reordered weights: on a CPU, in a model where that pays."""
+    """Whether sampling may multiply by reordered weights: on a CPU, if that is faster."""
     return precision in ("fp32", "bf16") and _large_on_cpu(policy) and can_prepack()
 
 
 def window(policy: Policy) -> int | None:
-    """Tokens that the model's sliding windows hold; None where it has none."""
+    """Length of the model's sliding windows in tokens; None without sliding windows."""
     settings = policy.model.config.get_text_config()
     kinds = getattr(settings, "layer_types", None)
     size = getattr(settings, "sliding_window", None)
@@ -127,7 +127,7 @@ def _sampled(policy: Policy, tokens: int, **how: Any) -> Sequences:
 
 
 def _attends_by_sdpa(policy: Policy, known: set[str]) -> bool:
-    """Whether all layers are of known kinds, and attend by torch's fused attention."""
+    """Whether all layers are of known kinds and use torch's fused attention."""
     settings = policy.model.config.get_text_config()
     kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
     return settings._attn_implementation == "sdpa" and kinds <= known

@@ -1,7 +1,7 @@
-"""What this machine is fastest with, half precision and threads, and whether a run fits on it.
+"""Chooses this machine's fastest precision and threads, and checks that a run fits on it.
 
-Precision and threads are measured once, when a run starts, and written into its configuration: a
-resumed run computes as it did before.
+Precision and threads are measured once, when a run starts, and written into its configuration, so
+that a resumed run computes as before.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .capabilities import probe
 from .loading import device_of
 from .policy import Policy
 
-_THREADS = torch.get_num_threads()  # what the environment allows, before anything changes it
-_SIZE = 512  # of the products that are timed: a small model's
+_THREADS = torch.get_num_threads()  # the environment's number, before anything changes it
+_SIZE = 512  # of the timed products: a small model's
 _GAIN = 1.25  # bf16 costs accuracy, so it must be faster by this
 _DUMPED = 40  # bytes of a token in a rollout dump
 
@@ -48,7 +48,7 @@ def choose_precision(config: TrainConfig, say: Say) -> None:
 
 
 def product_seconds(dtype: torch.dtype) -> float:
-    """Seconds of a product of two [512, 512] matrices, the best of some tries."""
+    """Seconds of a product of two [512, 512] matrices, the best of several tries."""
     a, b = torch.ones(_SIZE, _SIZE, dtype=dtype), torch.ones(_SIZE, _SIZE, dtype=dtype)
     return _fastest(lambda: a @ b, tries=20)
 
@@ -56,9 +56,9 @@ def product_seconds(dtype: torch.dtype) -> float:
 def choose_threads(config: TrainConfig, policy: Policy, small: bool, say: Say) -> None:
     """Set torch's threads: as configured, else one for a small model, else the fastest number.
 
-    That number is written into the configuration. A training of a study takes all that it was
-    given: a busy moment would choose fewer for one of its runs, whose sums then round otherwise
-    than those of the runs that it is compared with.
+    That number is written into the configuration. A study's training uses all threads that it was
+    given. Measuring on a busy machine could choose fewer threads for one of its runs, whose sums
+    would then round differently from those of the compared runs.
     """
     if not config.threads and not small and policy.device.type == "cpu":
         config.threads = _THREADS if study_of() is not None else _fastest_threads(policy, say)
@@ -91,10 +91,10 @@ def check_room(
     policy: Policy, config: TrainConfig, new: int, output: Path, say: Say, *, reference: bool,
     second: bool,
 ) -> None:  # fmt: skip
-    """Print the least memory and the most disk that a run takes; raise if it cannot fit.
+    """Print a run's minimum memory and maximum disk space; raise if it cannot fit.
 
-    `new` are tokens that a rollout may take. `reference` says whether a frozen copy of the model is
-    kept, `second` whether a copy of all that is trained is trained as well (PRIME).
+    `new` is the most tokens of a rollout. `reference`: whether a frozen copy of the model is kept.
+    `second`: whether a copy of the trained weights is trained as well (PRIME).
     """
     every = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.trained().values())
@@ -108,11 +108,11 @@ def check_room(
     )
     save = config.save
     dumps = config.iterations // save.rollouts_every if save.rollouts_every else 0
-    disk = (max(1, save.checkpoints) + 1) * optimizer  # weights and two moments, as large
+    disk = (max(1, save.checkpoints) + 1) * optimizer  # weights and two moments
     disk += dumps * config.sampling.prompts * config.sampling.rollouts * new * _DUMPED
     disk += every * (3 if save.best else 1)  # the final model; the best, and one before it
     there = next(p for p in (output, *output.resolve().parents) if p.exists())
-    # what the run has written before it replaces
+    # files already in the output that the run replaces
     kinds = ("checkpoints/*", "final/*", "rollouts/*")
     written = sum(p.stat().st_size for kind in kinds for p in output.glob(kind) if p.is_file())
     room = shutil.disk_usage(there).free + written

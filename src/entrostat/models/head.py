@@ -1,7 +1,7 @@
-"""The language-model head: token statistics straight from the hidden states before it.
+"""The language-model head: token statistics directly from the hidden states before it.
 
-A model's `forward` multiplies by the head and holds all logits. Here the head's input is caught on
-its way, and `token_stats` does the rest in tiles.
+A model's `forward` multiplies by the head and keeps all logits in memory. Here the head's input is
+captured, and `token_stats` does the rest in tiles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SMALLEST_VOCABULARY = 4096
 
 @dataclass(frozen=True)
 class LanguageHead:
-    """How a model makes logits of hidden states, beside the linear layer itself."""
+    """A model's map from hidden states to logits: the linear layer, softcap and scale."""
 
     softcap: float | None  # c of c tanh(logits / c), or None
     scale: float  # factor on the layer's output
@@ -39,9 +39,9 @@ class LanguageHead:
 
 @contextmanager
 def caught(model: Any, source: Tensor | None = None) -> Iterator[list[Tensor]]:
-    """While open, what goes into the model's head is caught; the head itself sees one row of it.
+    """Context that captures the input of the model's head; the head itself gets one row of it.
 
-    The list gets [n, D] for the places `source` [n], or the input as it is.
+    The list receives [n, D] for the positions `source` [n], or the whole input.
     """
     found: list[Tensor] = []
 
@@ -54,9 +54,9 @@ def caught(model: Any, source: Tensor | None = None) -> Iterator[list[Tensor]]:
 
 
 def only_at(model: Any, source: Tensor) -> AbstractContextManager[None]:
-    """While open, the model's head sees hidden states of the places `source` [n] only.
+    """Context in which the model's head gets the hidden states of the positions `source` [n] only.
 
-    The logits come out as [n, V]: those of the other places are never computed.
+    The logits are [n, V]: those of other positions are never computed.
     """
     return _before(model, lambda hidden: hidden.flatten(0, 1)[source])
 
@@ -74,11 +74,11 @@ def _before(model: Any, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
 
 
 def find_head(model: Any) -> LanguageHead | None:
-    """The head as the model's configuration describes it; None where there is no linear one."""
+    """The head as described by the model's configuration; None if it is not a linear layer."""
     layer = model.get_output_embeddings()
     if getattr(layer, "weight", None) is None or layer.weight.ndim != 2:
         return None
-    if hasattr(layer, "base_layer"):  # an adapter on the head: its weight is not all that it does
+    if hasattr(layer, "base_layer"):  # an adapter on the head: the weight alone is not the head
         return None
     config = model.config.get_text_config()
     scale = getattr(config, "logit_scale", None)  # Cohere

@@ -1,15 +1,15 @@
-"""Key-value caches for decoding: one with room to grow, and one with a CUDA graph a step.
+"""Key-value caches for decoding: one in growing buffers, and one with a CUDA graph per step.
 
 transformers' dynamic layer concatenates: every step copies all keys and values so far. The tensors
-of a `RoomyLayer` are views of buffers that grow by half when they are full.
+of a `RoomyLayer` are views of buffers that grow by half when full.
 
-A step of decoding launches some 20 kernels a layer, and for models up to a few billion parameters
-launching them takes longer than running them. A CUDA graph launches all at once. Its tensors stay
-where they are, so keys and values lie in buffers and a mask hides what is not written yet. Where
-the buffers are full, or half of the sequences have ended, new ones are made and the graph is
-captured again. Without CUDA the same forward pass runs as it is, which is how it is tested.
+A decoding step launches about 20 kernels per layer, and for models up to a few billion parameters
+launching takes longer than running. A CUDA graph launches all kernels at once. It needs tensors at
+fixed addresses, so keys and values are in buffers and a mask hides unwritten positions. When the
+buffers are full, or half of the sequences have ended, new buffers are made and the graph is
+captured again. Without CUDA the same forward pass runs without a graph, as in the tests.
 
-Shapes: b sequences, J key-value heads of size D, G query heads on each, S places, V vocabulary.
+Shapes: b sequences, J key-value heads of size D, G query heads on each, S positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from transformers.cache_utils import DynamicLayer
 from .attention import attending
 
 NAME = "entrostat_decode"
-_ROOM = 512  # places for completions at first; then twice as many in all
-_STEP = 64  # least places added
+_ROOM = 512  # initial positions for completions; then doubled
+_STEP = 64  # positions added, at least
 
 
 class PreallocatedLayer(DynamicLayer):
-    """Buffers of keys and values [b, J, S, D]; `update` writes one place of each sequence."""
+    """Buffers of keys and values [b, J, S, D]; `update` writes one position of each sequence."""
 
     keys: Any
     values: Any
@@ -45,11 +45,11 @@ class PreallocatedLayer(DynamicLayer):
 
 
 class GraphedDecoder:
-    """Steps of decoding behind prompts, by a model whose layers all attend to every place.
+    """Decodes after prompts, step by step, with a model of full-attention layers.
 
-    `cache` holds the prompts' keys and values as the model's own pass left them; `attention`
-    [b / repeats, P] int64 is 1 on the prompts' tokens. `repeats` are a prompt's sequences, side by
-    side, `places` those of prompt and completion at most. A `dtype` of None keeps the cache's.
+    `cache` has the prompts' keys and values from the model's own pass; `attention`
+    [b / repeats, P] int64 is 1 on the prompts' tokens. A prompt has `repeats` sequences, side by
+    side, of at most `places` positions with the prompt. A `dtype` of None keeps the cache's.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class GraphedDecoder:
     def __call__(self, tokens: Tensor, positions: Tensor, place: int) -> Tensor:
         """Logits [b, V] after one more token of each sequence; valid until the next call.
 
-        `tokens` [b] and position ids [b, 1] are int64; `place` is where among the S the token goes.
+        `tokens` [b] and position ids [b, 1] are int64; `place` is the token's index among the S.
         """
         if place >= self._mask.shape[-1]:
             self._grow()
@@ -91,7 +91,7 @@ class GraphedDecoder:
         self._positions.copy_(positions)
         self._place.fill_(place)
         self._mask[:, :, :, place] = 0
-        if self._pool is None or not self._warm:  # libraries set themselves up in the first pass
+        if self._pool is None or not self._warm:  # libraries initialise in the first pass
             self._warm = True
             return self._forward()
         if self._graph is None:
@@ -101,7 +101,7 @@ class GraphedDecoder:
         return self._logits
 
     def _captured(self) -> Any:
-        """The forward pass as a graph; `torch.cuda.graph` would empty torch's cache of memory."""
+        """The forward pass as a graph; `torch.cuda.graph` would empty torch's memory cache."""
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
@@ -138,19 +138,19 @@ class GraphedDecoder:
 
 
 def _multiple_of_8(places: int) -> int:
-    """Round up: fused attention reads rows of a mask 8 numbers at a time."""
+    """Round up to a multiple of 8: fused attention reads mask rows in blocks of 8."""
     return places + -places % 8
 
 
 def _hidden(b: int, places: int, like: Tensor) -> Tensor:
-    """A mask [b, 1, 1, S] that hides every place."""
+    """A mask [b, 1, 1, S] that hides every position."""
     return like.new_full((b, 1, 1, places), -torch.inf)
 
 
 def _spread(x: Tensor, repeats: int, places: int, dtype: torch.dtype | None) -> Tensor:
-    """[b, J, P, D] as [b repeats, J, S, D], each sequence repeated; zeros where nothing is yet.
+    """[b, J, P, D] as [b repeats, J, S, D], each sequence repeated; unwritten positions are 0.
 
-    `dtype` is that of the buffer; None keeps it.
+    `dtype` is the buffer's; None keeps that of `x`.
     """
     b, J, P, D = x.shape
     buffer = x.new_zeros(b, repeats, J, places, D, dtype=dtype or x.dtype)
@@ -173,7 +173,7 @@ class RoomyLayer(DynamicLayer):
     _values: Tensor
 
     def widen(self, repeats: int, room: int, dtype: torch.dtype | None = None) -> None:
-        """Each sequence `repeats` times side by side, in buffers of S + `room` places."""
+        """Repeat each sequence `repeats` times side by side, in buffers of S + `room` positions."""
         S = self.keys.shape[2]
         self._keys = _spread(self.keys, repeats, S + room, dtype)
         self._values = _spread(self.values, repeats, S + room, dtype)
@@ -182,7 +182,7 @@ class RoomyLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write new keys and values [b, H, n, D] behind the others; returns all of them."""
+        """Append new keys and values [b, H, n, D]; returns all of them."""
         S, n = self.keys.shape[2], key_states.shape[2]
         if S + n > self._keys.shape[2]:
             self.widen(1, max(_STEP, n, S // 2))
@@ -198,10 +198,10 @@ class RoomyLayer(DynamicLayer):
 
 
 def branch(cache: Any, repeats: int, room: int) -> None:
-    """Repeat each sequence of a cache `repeats` times side by side, with room for new places.
+    """Repeat each sequence of a cache `repeats` times side by side, with room for new positions.
 
-    Under autocast they are kept in its dtype: attention would cast all of them at every step, to
-    the same numbers. Layers of other kinds (a sliding window, say) are repeated as they are.
+    Under autocast keys and values are kept in its dtype; otherwise attention would cast all of them
+    at every step, to the same numbers. Layers of other kinds (a sliding window) are only repeated.
     """
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.is_initialized:
@@ -214,5 +214,5 @@ def branch(cache: Any, repeats: int, room: int) -> None:
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """The dtype of autocast on a kind of device; None outside it."""
+    """The dtype of autocast on a device type; None outside autocast."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -1,6 +1,6 @@
-"""Loading a policy that a configuration names.
+"""Loads the policy named by a configuration.
 
-What the loaded model can do is asked of the model itself (`capabilities`).
+`capabilities` then tests what the loaded model can do.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def load_policy(config: TrainConfig) -> Policy:
     model.to(device)
     model.eval()
     for module in model.modules():
-        # checkpointing asks the layer whether it is training; what is inside it need not be
+        # checkpointing checks whether the layer is in train mode; its submodules need not be
         if config.gradient_checkpointing and hasattr(module, "gradient_checkpointing"):
             module.training = True
     eos = end_tokens(model, tokenizer)
@@ -76,7 +76,7 @@ def load_policy(config: TrainConfig) -> Policy:
         model, tokenizer, device, eos, pad, autocast, context,
         origin=provenance(name),
     )  # fmt: skip
-    # weights are float32: without autocast the two ways to compute differ by rounding alone
+    # weights are float32: without autocast the two computations differ by rounding only
     policy.autocast = nullcontext
     policy.packs, policy.window = capabilities.can_pack(policy), capabilities.window(policy)
     policy.rows = capabilities.attends_rows(policy) and not config.gradient_checkpointing
@@ -98,7 +98,7 @@ def device_of(name: str) -> torch.device:
 
 
 def _no_dropout(model: torch.nn.Module) -> None:
-    """Ratios compare two passes over the same weights: noise between them would be a lie."""
+    """Disable dropout: ratios compare two passes over the same weights, which must agree."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

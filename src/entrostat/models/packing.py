@@ -1,11 +1,11 @@
-"""Sequences side by side in a few full rows: no padding, and a group's prompt only once.
+"""Packs sequences into a few full rows: no padding, and a group's prompt only once.
 
-A padded batch of B rollouts computes every prompt K times and every row to the longest's end.
-Packed, a row holds prompts, each followed by completions of it, and an attention mask lets a
-completion see its own prompt and itself only. The last token of a completion predicts nothing that
-is trained on, so it is left out. The result is that of the padded batch, up to rounding.
+A padded batch of B rollouts computes every prompt K times and pads every row to the longest. In a
+packed row each prompt is followed by its completions, and an attention mask lets a completion see
+only its prompt and itself. The last token of a completion predicts no trained token, so it is left
+out. The result equals that of the padded batch, up to rounding.
 
-Shapes: B sequences, P prompt and T completion columns; R rows of S places; n completion tokens.
+Shapes: B sequences, P prompt and T completion columns; R rows of S positions; n completion tokens.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from torch import Tensor
 
 from .rollout import Sequences
 
-# places in a row, unless a sequence is longer: attention costs S^2, padding falls with S
+# positions per row, unless a sequence is longer: attention costs S^2, padding falls with S
 _ROW = 96
 _WIDE = (96, 128, 192, 256, 384, 512)
-# where attention over S places costs as much as all else, in a language model of 135M parameters
+# S at which attention costs as much as the rest of a language model of 135M parameters
 _BALANCE = 3000
-_PROMPT, _PADDING = -1, -2  # owners of places that are no completion's
+_PROMPT, _PADDING = -1, -2  # owners of positions outside completions
 
 
 @dataclass
 class Packed:
     tokens: Tensor  # [R, S] int64
     positions: Tensor  # [R, S] int64, each token's position in its own sequence
-    attention: Tensor  # [R, 1, S, S] bool, True where a place may look
-    # [n] int64, the place (in R x S) whose output predicts each completion token, in the order of
-    # `Sequences.mask`'s true entries
+    attention: Tensor  # [R, 1, S, S] bool, True where a position may attend
+    # [n] int64, the position (in R x S) whose output predicts each completion token, in the order
+    # of `Sequences.mask`'s true entries
     source: Tensor
 
 
 def pack(sequences: Sequences, wide: bool = False) -> Packed:
     """Pack sequences; those of one prompt (`Sequences.prompt`) share it within a row.
 
-    `wide` looks for the row that costs least; rows of 96 places suit the smallest models.
+    `wide` searches for the cheapest row length; rows of 96 positions suit the smallest models.
     """
     device = sequences.tokens.device
     tokens = sequences.tokens.cpu().numpy()
@@ -47,7 +47,7 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
     prompt_of = sequences.prompt.tolist()
     prompt_length = sequences.attention[:, :P].sum(-1).tolist()
     sampled = sequences.mask.cpu().numpy()
-    # what follows the last token sampled predicts nothing
+    # tokens after the last sampled one predict nothing
     length = [int(row.nonzero()[0][-1]) + 1 if row.any() else 0 for row in sampled]
     longest = max(
         (p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1
@@ -60,15 +60,15 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
         size = min(sizes, key=lambda s: _next_fit(parts, s)[1] * s * (1 + s / _BALANCE))
     places, rows = _next_fit(parts, size)
 
-    # of each place its token, its position, who owns it, and the copy of a prompt that it is in or
-    # that it sees
+    # per place: its token, its position id, its owner, and the prompt copy that it is in or that
+    # it sees
     ids, at, owner, group = (np.full(rows * size, fill) for fill in (0, 0, _PADDING, 0))
     nothing = np.zeros(0, np.int64)
     source = [nothing] * len(length)
     copies, last_prompt = 0, 0  # the place of a prompt's last token
 
     def put(place: int, i: int, first: int, count: int, whose: int) -> None:
-        """Put tokens of sequence i at a place, from position `first` on."""
+        """Put tokens of sequence i at a place of the rows, from position `first` on."""
         here, column = slice(place, place + count), P - prompt_length[i] + first
         ids[here] = tokens[i, column : column + count]
         at[here] = np.arange(first, first + count)
@@ -99,11 +99,11 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
 
 
 def _next_fit(parts: list[tuple[int, int, int]], size: int) -> tuple[list[tuple[int, bool]], int]:
-    """Next fit of completions into rows of `size` places, in the order of their prompts.
+    """Next-fit packing of completions into rows of `size` places, in the order of their prompts.
 
     `parts` are (prompt, its length, places of the completion). A prompt is copied into each row
-    that needs it. Returns of each completion its first place and whether its prompt's copy lies
-    before it; and the number of rows.
+    that needs it. Returns per completion (its first place, whether a copy of its prompt is placed
+    before it), and the number of rows.
     """
     found, row, used, current = [], 0, 0, None
     for prompt, prompt_length, places in parts:

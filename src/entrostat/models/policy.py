@@ -33,27 +33,27 @@ class Policy:
 
     model: Any  # on its device, float32 weights, in eval mode without dropout
     tokenizer: Any  # its tokenizer
-    device: torch.device  # where it is
+    device: torch.device  # the model's device
     eos: list[int]  # ids that end a completion
     pad: int  # id used for padding
     autocast: Callable[[], AbstractContextManager]  # context for every forward pass
-    context: int | None  # tokens that a sequence may have, or None where the model does not say
+    context: int | None  # most tokens of a sequence, or None if the model does not define it
     packs: bool = False  # whether training passes pack sequences (`packing`)
     rows: bool = False  # whether packed rows attend by plain products (`attention`)
-    # sequences that are longer are not packed: the model attends in windows so long
+    # length of the model's sliding windows; longer sequences are not packed
     window: int | None = None
     shares: bool = False  # whether sampling computes a prompt once for its rollouts
     # whether sampling multiplies by reordered copies of the weights (`prepacked`)
     prepacks: bool = False
     graphs: bool = False  # whether sampling decodes with CUDA graphs (`kv_cache`)
-    # how logits follow from hidden states, where statistics are taken without logits
+    # the map from hidden states to logits, if statistics are computed without logits
     head: LanguageHead | None = None
     half: torch.dtype | None = None  # the dtype of autocast, or None
-    # what is known of where the weights came from (`models.provenance`), or None
+    # the known origin of the weights (`models.provenance`), or None
     origin: dict[str, Any] | None = None
 
     def moved(self, device: torch.device) -> Policy:
-        """The same, when someone has moved the model to a device; what suits a CPU only is off."""
+        """The policy after its model was moved to a device; CPU-only optimisations are off."""
         if device.type == self.device.type:
             return replace(self, device=device)
         half, own = self.half, self.autocast
@@ -83,8 +83,8 @@ class Policy:
     ) -> TokenStats:
         """Log-prob and entropy (and moments) of every completion token, with gradient.
 
-        Each [B, T] float32, 0 at mask 0. Packed where the model takes a mask of ours, else padded.
-        Without logits where the model's head is known and its vocabulary is large.
+        Each [B, T] float32, 0 at mask 0. Packed if the model accepts our mask, else padded. Without
+        logits if the model's head is known and its vocabulary is large.
         """
         targets = sequences.completions[sequences.mask]  # [n]
         if self.head is None:
@@ -104,7 +104,7 @@ class Policy:
         )
 
     def hidden(self, sequences: Sequences) -> Tensor:
-        """[n, D]: what the head would see of the places that predict completion tokens."""
+        """[n, D]: the head's input at the positions that predict completion tokens."""
         if self.packs_all(sequences):
             packed = pack(sequences, wide=self.rows)
             with caught(self.model, packed.source) as found:
@@ -115,7 +115,7 @@ class Policy:
             with caught(self.model) as found:
                 self._run_padded(sequences)
             hidden = found[0][:, -T - 1 : -1][sequences.mask]
-        # the head multiplies in half precision then, whatever the last norm gives
+        # the head then multiplies in half precision, whatever the last norm returns
         return hidden if self.half is None else hidden.to(self.half)
 
     def packs_all(self, sequences: Sequences) -> bool:
@@ -151,13 +151,13 @@ class Policy:
 
     @torch.no_grad()
     def measure(self, sequences: Sequences, temperature: float, micro_batch: int) -> TokenStats:
-        """`token_stats` of the policy as it stands, in micro-batches, without gradient."""
+        """`token_stats` of the current policy, in micro-batches, without gradient."""
         rows = torch.arange(len(sequences.tokens), device=self.device)
         stats = [self.token_stats(sequences[r], temperature) for r in rows.split(micro_batch)]
         return TokenStats(torch.cat([s.logp for s in stats]), torch.cat([s.entropy for s in stats]))
 
     def reference(self) -> Policy:
-        """The policy as it stands, frozen: a copy of the weights, or those under the adapters."""
+        """The current policy, frozen: a copy of the weights, or those under the adapters."""
         if hasattr(self.model, "disable_adapter"):
             return replace(self, autocast=self._without_adapters)
         return replace(self, model=copy.deepcopy(self.model).requires_grad_(False))
@@ -168,7 +168,7 @@ class Policy:
             yield
 
     def save(self, directory: Path) -> None:
-        """Config, tokenizer and `model.safetensors`, adapters merged in."""
+        """Write config, tokenizer and `model.safetensors`, adapters merged in."""
         model = self.model
         if hasattr(model, "merge_and_unload"):
             model = copy.deepcopy(model).merge_and_unload()
@@ -181,7 +181,7 @@ class Policy:
 def token_ids(
     tokenizer: Any, eos: Sequence[int], prompt: str, chat: bool, system: str
 ) -> list[int]:
-    """Token ids of a prompt, through the chat template where asked for."""
+    """Token ids of a prompt, through the chat template if `chat`."""
     if system and not chat:
         raise ValueError("prompt.system needs a chat template; this run uses none")
     if chat:
@@ -189,7 +189,7 @@ def token_ids(
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     else:
         ids = tokenizer(prompt)["input_ids"]
-        while ids and ids[-1] in eos:  # some tokenizers close every text
+        while ids and ids[-1] in eos:  # some tokenizers append eos
             ids = ids[:-1]
     if not ids:
         raise ValueError(f"the tokenizer makes no tokens of the prompt {prompt[:80]!r}")
@@ -203,13 +203,13 @@ def token_pieces(tokenizer: Any, tokens: Tensor) -> dict[int, str]:
 
 
 def rendered(tokenizer: Any, turns: list[dict[str, str]], system: str) -> str:
-    """Turns of a conversation as the chat template has them, ready for the policy's next."""
+    """Turns of a conversation in the chat template, up to the start of the policy's next turn."""
     first = [{"role": "system", "content": system}] if system else []
     try:
         return tokenizer.apply_chat_template(
             first + turns, tokenize=False, add_generation_prompt=True
         )
-    except Exception as error:  # a template is a program, and not ours
+    except Exception as error:  # a template is third-party code
         known = isinstance(error, ValueError | TemplateError) and str(error).strip()
         reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
         raise ValueError(
@@ -222,7 +222,7 @@ def vocabulary(model: Any) -> int:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    """Ids that end a completion: the tokenizer's, and those that the model's settings name."""
+    """Ids that end a completion: the tokenizer's and those of the model's settings."""
     ends: list[int] = []
     for found in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
         for token in found if isinstance(found, list) else [found]:
@@ -241,6 +241,6 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
 
 
 def pad_token(model: Any, tokenizer: Any, ends: list[int]) -> int:
-    """The tokenizer's; of none, or one that was added to the tokenizer alone, the first end."""
+    """The tokenizer's pad id; without one that the model knows, the first end token."""
     pad = tokenizer.pad_token_id
     return pad if pad is not None and 0 <= pad < vocabulary(model) else ends[0]

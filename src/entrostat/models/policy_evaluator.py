@@ -1,4 +1,4 @@
-"""What an analysis asks of a policy: statistics of tokens, some sequences at a time; embeddings.
+"""A policy's token statistics, in micro-batches, and prompt embeddings, for analyses.
 
 Shapes: B sequences, T completion tokens at most.
 """
@@ -19,8 +19,8 @@ from .rollout import Sequences, positions
 
 @dataclass(frozen=True)
 class PolicyEvaluator:
-    policy: Policy  # in plain float32, by operations that forward mode knows
-    temperature: float  # that of sampling
+    policy: Policy  # in plain float32, by operations with a forward-mode derivative
+    temperature: float  # of sampling
     size: int  # sequences that fit in memory at once
 
     def pieces(self, sequences: Sequences) -> tuple[Tensor, ...]:
@@ -32,12 +32,12 @@ class PolicyEvaluator:
         return self.policy.token_stats(sequences, self.temperature)
 
     def measure(self, sequences: Sequences) -> TokenStats:
-        """Log-probs and entropies [B, T] of the policy as it stands, in parts, without gradient."""
+        """Log-probs and entropies [B, T] of the current policy, in parts, without gradient."""
         return self.policy.measure(sequences, self.temperature, self.size)
 
     @torch.no_grad()
     def statistics(self, sequences: Sequences) -> dict[str, Tensor]:
-        """`logp`, `entropy`, `sum_p2`, `sum_p2_logp` as the policy stands: [B, T] float32."""
+        """`logp`, `entropy`, `sum_p2`, `sum_p2_logp` of the current policy: [B, T] float32."""
         found = [
             self.policy.token_stats(sequences[rows], self.temperature, moments=True)
             for rows in self.pieces(sequences)
@@ -48,7 +48,7 @@ class PolicyEvaluator:
 
 @torch.no_grad()
 def embed(policy: Policy, prompts: list[list[int]], batch: int = 32) -> NDArray[np.float64]:
-    """PAR App. D.3's representation of prompts, given as token ids: [len(prompts), D].
+    """PAR App. D.3's embeddings of prompts, given as token ids: [len(prompts), D].
 
     The mean of the hidden states of a prompt's own tokens after the last layer (and the last norm).
     """

@@ -1,9 +1,9 @@
-"""Products with weights that a CPU's library has reordered for them: for decoding, step by step.
+"""Products with weights that a CPU library has reordered once, for step-by-step decoding.
 
-A step of decoding multiplies a few rows, one per sequence, by every weight of the model, and the
-library (MKL in float32, oneDNN in bf16) lays a weight out anew for each such product. While weights
-stand still this can be done once, as torch's compiler does in a model whose weights are frozen: the
-operators are those of its lowering. Results differ from the layer's by rounding.
+A decoding step multiplies a few rows, one per sequence, by every weight of the model, and the
+library (MKL in float32, oneDNN in bf16) reorders a weight for each such product. While weights do
+not change this can be done once, as torch's compiler does with frozen weights: the operators are
+those of its lowering. Results differ from the layer's by rounding.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MOST_ROWS = 128  # above, laying out anew is a small part of a product
-# products with as many rows before a weight is reordered, which costs about as much as three save
+MOST_ROWS = 128  # above, reordering is a small part of a product
+# products with equal rows before a weight is reordered, which costs about what three products save
 _PATIENCE = 8
 
 
 @contextmanager
 def prepacked(model: nn.Module) -> Iterator[None]:
-    """While open, linear layers multiply up to 128 rows by reordered copies of their weights.
+    """Context in which linear layers multiply up to 128 rows by reordered weight copies.
 
-    Weights must not change meanwhile. A copy is made once a layer has seen the same number of rows
-    for several times, and again for another number; all are freed at the end.
+    Weights must not change meanwhile. A copy is made after a layer has had the same number of rows
+    several times, and again for another number. All copies are freed at the end.
     """
     layers = [m for m in model.modules() if isinstance(m, nn.Linear) and _is_plain(m)]
     for layer in layers:
@@ -34,11 +34,11 @@ def prepacked(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            del layer.forward  # the class's own shows again
+            del layer.forward  # restores the class's own
 
 
 def can_prepack() -> bool:
-    """Whether torch has the operators, and they multiply as a linear layer does."""
+    """Whether torch has the operators, and they agree with a linear layer."""
     layer, x = nn.Linear(24, 40), torch.linspace(-1, 1, 3 * 24).view(3, 24)
     try:
         with torch.no_grad():
@@ -50,12 +50,12 @@ def can_prepack() -> bool:
                     if not torch.allclose(product.float(), layer(x).float(), atol=bound):
                         return False
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
-        return False  # private to torch: another release may know them by other names
+        return False  # private to torch: another release may rename them
     return True
 
 
 class _Reordered:
-    """What a linear layer computes: [..., D] to [..., E]."""
+    """The forward function of a linear layer, [..., D] to [..., E], by reordered weights."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
@@ -75,7 +75,7 @@ class _Reordered:
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    # a subclass, or a forward that another library has put there, may do more than multiply
+    # a subclass, or a forward set by another library, may do more than multiply
     return type(layer) is nn.Linear and "forward" not in vars(layer)
 
 

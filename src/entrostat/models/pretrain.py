@@ -1,6 +1,6 @@
-"""The tiny policy: a small transformer, supervised on answers of which some are wrong.
+"""The tiny policy: a small transformer, supervised on answers some of which are wrong.
 
-Wrong demonstrations leave it something to learn by reinforcement, and an entropy to lose.
+Wrong demonstrations leave room for reinforcement learning, and entropy to lose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAD, EOS = 0, 1
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """How the tiny policy is made."""
+    """Settings of the tiny policy's pretraining."""
 
     output: str = "runs/tiny"
     """Directory for config, tokenizer, weights and model card."""
@@ -52,7 +52,7 @@ class PretrainConfig:
 
 
 def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | None = None) -> Path:
-    """Make the policy; returns its directory, loadable by `AutoModelForCausalLM`.
+    """Train the policy; returns its directory, loadable by `AutoModelForCausalLM`.
 
     The same configuration on the same machine and library versions gives the same bytes.
     """
@@ -60,7 +60,7 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
     path = Path(config.output)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"output {str(path)!r} is not empty; choose another --output")
-    with atomic_directory(path) as part:  # what refuses to be written does so now
+    with atomic_directory(path) as part:  # raises now if it is not writable
         model, loss = _trained(config, on_step)
         model.save_pretrained(part)
         tokenizer().save_pretrained(part)
@@ -94,7 +94,7 @@ def _trained(
     for step in range(1, config.steps + 1):
         tokens, labels = [], []
         for row in range(config.batch):
-            # from 10^9 upwards, the prompts are pretraining's own: reinforcement starts at 0
+            # indices from 10^9 on are for pretraining: reinforcement learning starts at 0
             example = task.example(10**9 + step * config.batch + row, "train")
             answer = demonstration(example, rng, rng.random() < config.wrong)
             prompt = [ids[c] for c in example.prompt]
@@ -121,7 +121,7 @@ def _trained(
 
 
 def tokenizer() -> Any:
-    """One token per character of the task, no merges."""
+    """A tokenizer with one token per character of the task, without merges."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,13 +1,13 @@
 """Sampling with a KV cache: left-padded prompts, temperature and nucleus, to eos or a stop.
 
-`torch.multinomial` draws a random number for every entry of the vocabulary: 256 rows of 49,152 take
-it .4 s on two cores, ten times the model's own time for them. For large vocabularies one uniform
-number per row is looked up in the cumulative distribution instead, first by blocks, then inside
-one. Such numbers may also be given: an evaluation brings its own, which do not depend on what else
-is in the batch.
+`torch.multinomial` draws a random number for every entry of the vocabulary: for 256 rows of 49,152
+it takes .4 s on two cores, ten times the model's own time. For large vocabularies one uniform
+number per row is looked up in the cumulative distribution instead, first by blocks, then inside one
+block. The numbers may also be given: an evaluation has its own, independent of the other sequences
+in the batch.
 
 Shapes: B sequences (b at once), P prompt tokens and T completion tokens at most, V vocabulary, C
-entries of a block of it.
+entries of a vocabulary block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .kv_cache import GraphedDecoder, autocast_dtype, branch
 from .prepacked import prepacked
 from .stops import EarlyStop, Stops
 
-# below this, one draw an entry is as fast, and samples of earlier versions stay what they were
+# below this, one draw per entry is as fast, and samples of earlier versions stay the same
 LARGE = 4096
 _BLOCK = 256
 Source = torch.Generator | Tensor | None
@@ -37,8 +37,8 @@ Source = torch.Generator | Tensor | None
 class Sequences:
     """Prompts left-padded, completions right-padded, side by side.
 
-    Between a rollout's turns stands what its environment said: completion tokens as the others are,
-    but at mask 0.
+    Between a rollout's turns are the observation tokens of its environment: completion tokens at
+    mask 0.
     """
 
     tokens: Tensor  # [B, P + T] int64
@@ -48,14 +48,13 @@ class Sequences:
     mask: Tensor
     # [B, T] float32, log-prob at the sampling temperature as sampled, 0 at mask 0
     sampler_logp: Tensor
-    # [B] bool, whether the sequence ended with eos or a stop; of several turns, whether its
+    # [B] bool, whether the sequence ended with eos or a stop; with several turns, whether its
     # environment ended it
     finished: Tensor
     prompt: Tensor  # [B] int64, equal for sequences of one prompt
-    # [B, T] float32, nats, of the distribution sampled from, 0 at mask 0; None where it was not
-    # asked for
+    # [B, T] float32, nats, of the distribution sampled from, 0 at mask 0; None if not requested
     sampler_entropy: Tensor | None = None
-    # [B] bool, sequences that sampling did not wait for; None where it waits for all
+    # [B] bool, sequences dropped by early stopping; None without early stopping
     dropped: Tensor | None = None
 
     @classmethod
@@ -65,7 +64,7 @@ class Sequences:
         mask: Sequence[list[bool]] | None = None, logp: Sequence[list[float]] | None = None,
         entropy: Sequence[list[float]] | None = None, dropped: Sequence[bool] | None = None,
     ) -> Sequences:  # fmt: skip
-        """Of lists of any lengths, one a sequence; by default all is sampled, and all finished."""
+        """From lists of any lengths, one per sequence; by default all sampled and all finished."""
 
         def filled(
             rows: Sequence[list[Any]], fill: int, dtype: torch.dtype, side: str = "right"
@@ -99,7 +98,7 @@ class Sequences:
 
     @property
     def completed(self) -> Tensor:
-        """[B, T] bool: all completion tokens, an environment's too."""
+        """[B, T] bool: all completion tokens, including observation tokens."""
         return self.attention[:, self.prompt_width :].bool()
 
     def __getitem__(self, rows: Tensor) -> Sequences:
@@ -107,7 +106,7 @@ class Sequences:
         return replace(self, **{name: x[rows] for name, x in tensors.items()})
 
     def trimmed(self) -> Sequences:
-        """Without the columns that only padding is left in."""
+        """The sequences without columns of padding only."""
         used = int(self.completed.sum(-1).max())
         S, H = self.prompt_width + used, self.sampler_entropy
         return replace(
@@ -145,7 +144,7 @@ def sample(
     where: str = "sampling",
     on_progress: Callable[[int], None] | None = None,
 ) -> Sequences:
-    """Completions of each prompt: B = len(prompts) * rollouts sequences, a prompt's side by side.
+    """Sample completions: B = len(prompts) * rollouts sequences, a prompt's side by side.
 
     Args:
         model: a Hugging Face causal LM.
@@ -154,24 +153,24 @@ def sample(
         max_new_tokens: T.
         eos: ids that end a sequence.
         pad: id for padding.
-        generator: on the model's device; or uniform numbers [B, T] that decide each token in its
-            place; or None for the most likely tokens.
+        generator: on the model's device; or uniform numbers [B, T], one per token; or None for the
+            most likely tokens.
         temperature: above 0.
         top_p: nucleus; the log-probs stay those of the whole distribution.
         batch: sequences at once, in whole groups.
         autocast: context for the forward passes.
-        share: compute a prompt once and branch its cache; False where the cache cannot.
-        prepack: multiply by reordered copies of the weights where that pays (`prepacked`).
-        graph: decode with one CUDA graph a step (`kv_cache`); needs `share`.
-        stops: strings that end a sequence as well.
-        exact: also the entropies, and the log-probs by the statistics that a pass of training uses.
-        enough: stop as soon as so many of the sequences at once have ended; None waits for all.
-        where: for an error message.
+        share: compute a prompt once and branch its cache; False if the cache does not support it.
+        prepack: multiply by reordered copies of the weights if that is faster (`prepacked`).
+        graph: decode with one CUDA graph per step (`kv_cache`); needs `share`.
+        stops: strings that also end a sequence.
+        exact: also return entropies, and compute log-probs as in a training pass.
+        enough: rule for early stopping of the sequences at once; None waits for all.
+        where: context for error messages.
         on_progress: called with the number of tokens sampled since the last call.
     """
     device = next(model.parameters()).device
     training = [module for module in model.modules() if module.training]
-    model.eval()  # in train mode, gradient checkpointing switches the cache off
+    model.eval()  # in train mode, gradient checkpointing disables the cache
     P, T, B = max(map(len, prompts)), max_new_tokens, len(prompts) * rollouts
     ids = torch.tensor([[pad] * (P - len(p)) + p for p in prompts], device=device)
     real = torch.tensor([[0] * (P - len(p)) + [1] * len(p) for p in prompts], device=device)
@@ -185,7 +184,7 @@ def sample(
     number = torch.arange(len(prompts), device=device).repeat_interleave(rollouts)
     dropped = None if enough is None else torch.zeros_like(finished)
     ends = torch.tensor(eos, device=device)
-    # one context for all steps: autocast keeps the weights that it has cast until it ends
+    # one context for all steps: autocast caches the weights that it has cast until it ends
     with autocast(), prepacked(model) if prepack else nullcontext():
         for group in torch.arange(len(prompts), device=device).split(max(1, batch // rollouts)):
             begin = group if share else group.repeat_interleave(rollouts)
@@ -237,8 +236,8 @@ def sample(
                     if enough.reached(finished[here], number[here]):
                         dropped[here] = ~finished[here]
                         break
-                # rows that ended only cost time; dropping them copies the cache, and captures a
-                # graph again, so not each step
+                # ended rows only cost time; dropping them copies the cache and recaptures the
+                # graph, so not at every step
                 if share and len(live) <= len(rows) * (2 if decode else 3) // 4:
                     kept = keep.nonzero()[:, 0]
                     (decode.select if decode else cache.batch_select_indices)(kept)
@@ -261,10 +260,10 @@ def sample(
 
 
 def of_dropped(sequences: Sequences) -> dict[str, float]:
-    """Figures of the sequences that were not waited for; none where all were.
+    """Metrics of the sequences dropped by early stopping; empty without early stopping.
 
-    `rollout/dropped` counts them; `rollout/dropped_length_mean`, `_min` and `_max` are of the
-    tokens that they had so far, absent where none was dropped. Those of the others are
+    `rollout/dropped` counts them; `rollout/dropped_length_mean`, `_min` and `_max` are of their
+    tokens so far, absent if none was dropped. Those of the other sequences are
     `rollout/length_mean` and `rollout/length_max`.
     """
     if sequences.dropped is None:
@@ -283,11 +282,11 @@ def of_dropped(sequences: Sequences) -> dict[str, float]:
 def choose(
     logits: Tensor, temperature: float, top_p: float, source: Source
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [b] int64 and log-probs [b] float32 of `logits` [b, V]; NaN where these are none.
+    """Sample tokens [b] int64 and log-probs [b] float32 from `logits` [b, V]; NaN for NaN logits.
 
-    The log-prob is that of the whole distribution also where `top_p` cuts it. `source` is a
-    generator; or a uniform number per sequence, [b] float64 in [0, 1), whose token then depends on
-    its own row alone; or None for the most likely token.
+    The log-prob is that of the whole distribution even with `top_p`. `source` is a generator; or a
+    uniform number per sequence, [b] float64 in [0, 1), so that a token depends on its own row only;
+    or None for the most likely token.
     """
     if source is None or logits.shape[-1] < LARGE or top_p < 1:
         logp = torch.log_softmax(logits.float() / temperature, -1)  # [b, V]
@@ -313,9 +312,9 @@ def choose(
 
 
 def _look_up(e: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The entries [b] at which the cumulative sums of e [b, V] pass u [b] of their totals [b].
+    """The entries [b] at which the cumulative sums of e [b, V] exceed u [b] times their totals [b].
 
-    Sums over blocks and within the one chosen are float64: float32 over a whole vocabulary would
+    Sums over blocks and within the chosen block are float64: float32 over a whole vocabulary would
     move 1e-3 of the probability to the wrong token.
     """
     V = e.shape[1]
@@ -329,7 +328,7 @@ def _look_up(e: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     before = torch.where(block > 0, upto.gather(1, (block - 1).clamp(min=0)), 0)
     inside = blocks[torch.arange(len(e), device=e.device), block[:, 0]].double().cumsum(-1)
     place = torch.searchsorted(inside, goal[:, None] - before, right=True)
-    # rounding of the two sums may point past the block's last entry that can be drawn at all
+    # rounding of the two sums may point past the block's last entry of nonzero probability
     last = torch.searchsorted(inside, inside[:, -1:].contiguous()).clamp(max=_BLOCK - 1)
     place = torch.minimum(place, last)
     return (block * _BLOCK + place)[:, 0].clamp(max=V - 1), total

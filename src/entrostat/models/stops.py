@@ -1,11 +1,11 @@
-"""What ends sampling: strings in the decoded text, and enough rollouts that are in.
+"""Stop rules of sampling: stop strings in the decoded text, and early stopping.
 
 A string may begin inside one token and end inside another, so token ids cannot be compared. The
 token that completes it is the completion's last one, trained on like an eos.
 
-Early stop (REPO App. D.2): sampling stops once enough rollouts are in; the rest is dropped. The
-longest are those that are dropped, so what is trained on is not what the policy would have said:
-lengths of both are logged.
+Early stop (REPO App. D.2): sampling stops once enough rollouts have ended; the others are dropped.
+These are the longest, so the trained rollouts are a biased sample of the policy: lengths of both
+are logged.
 
 Shapes: n rollouts that are sampled together.
 """
@@ -22,21 +22,21 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ..config import Sampling
 
-SHARE = 0.9  # of all rollouts that must be in, REPO's
-# tokens decoded before those that could spell the string: the first of a text may lose its space
+SHARE = 0.9  # share of all rollouts that must have ended, REPO's
+# extra tokens decoded before those of the string: the first token of a text may lose its space
 _CONTEXT = 8
 
 
 @dataclass(frozen=True)
 class Stops:
     strings: tuple[str, ...]  # at least one, none empty
-    # token ids of several completions to their texts
+    # maps token ids of several completions to their texts
     decode: Callable[[list[list[int]]], list[str]]
 
     def completed(self, tokens: Tensor) -> Tensor:
-        """Whether each completion so far [b, n] has come to a stop: [b] bool.
+        """Whether each completion so far [b, n] has reached a stop: [b] bool.
 
-        To be asked after every token: only the last tokens are looked at.
+        Call it after every token: only the last tokens are checked.
         """
         found = self.ended(tokens[:, -self._tail :].tolist())
         return torch.tensor(found, device=tokens.device)
@@ -48,26 +48,25 @@ class Stops:
 
     @property
     def _tail(self) -> int:
-        # a token stands for one byte of the string or more
+        # a token is at least one byte of the string
         return max(len(s.encode()) for s in self.strings) + _CONTEXT
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """A completion without its first stop and what follows."""
+    """A completion cut before its first stop."""
     ends = [place for s in stops if (place := text.find(s)) >= 0]
     return text[: min(ends)] if ends else text
 
 
 @dataclass(frozen=True)
 class EarlyStop:
-    group: int  # rollouts of every prompt that must be
-    share: float  # share of all that must be, in (0, 1]
+    group: int  # rollouts of every prompt that must have ended
+    share: float  # share of all rollouts that must have ended, in (0, 1]
 
     def reached(self, ended: Tensor, prompt: Tensor) -> bool:
         """Whether sampling may stop.
 
-        `ended` [n] are those that are in; `prompt` [n] is equal for those of one prompt, and no
-        number between is left out.
+        `ended` [n] marks rollouts that have ended; `prompt` [n] numbers their prompts without gaps.
         """
         if int(ended.sum()) / len(ended) < self.share:
             return False
@@ -77,7 +76,7 @@ class EarlyStop:
 
 
 def early_stop_of(sampling: Sampling) -> EarlyStop | None:
-    """The configured rule; None where every rollout is waited for."""
+    """The configured rule; None without early stopping."""
     enough = sampling.enough
     if not enough.on:
         return None

@@ -1,1 +1,1 @@
-"""What a run has on disk and shows: directory, checkpoints, resume, progress, trackers."""
+"""A run's files and display: directory, checkpoints, resume, progress, trackers."""

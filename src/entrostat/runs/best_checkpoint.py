@@ -1,13 +1,12 @@
-"""The policy with the highest score so far, beside the newest one: `best/` of a run directory.
+"""The policy with the highest score so far: `best/` of a run directory.
 
-`best/` is a model as `final/` is; its `entrostat.json` says after which iteration, by which figure
-(`save.best`), and holds the evaluation's row. It is not pruned with the checkpoints. Of equal
-scores the earliest is kept.
+`best/` is a model like `final/`; its `entrostat.json` has the iteration, the metric (`save.best`)
+and the evaluation's row. It is not pruned with the checkpoints. Of equal scores the earliest is
+kept.
 
-A run that is killed goes on from its newest checkpoint, and what is best must then be what was best
-at that one. So a better policy waits in `best.next/` until a checkpoint knows of it, and takes its
-place then (`settle`); what was found after the checkpoint that a run goes on from is found again
-(`go_back`).
+A killed run resumes from its newest checkpoint, and `best/` must then be the best policy up to that
+checkpoint. So a better policy is kept in `best.next/` until the next checkpoint is written, and
+then replaces `best/` (`settle`). A resume drops the best policies after its checkpoint (`go_back`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class BestCheckpoint:
         by_set = {row["set"]: row for row in rows}
         found = [number(by_set.get(name, {}).get(key)) for name, key in self._parts]
         scores = [one for one in found if one is not None]
-        if not scores or len(scores) < len(found):  # not all sets are evaluated now
+        if not scores or len(scores) < len(found):  # this evaluation does not cover all sets
             return
         score, row = fmean(scores), by_set[self._parts[0][0]]
         if not all(score > before for before in self._scores()):
@@ -47,7 +46,7 @@ class BestCheckpoint:
         write_model(self._run / NEXT, save, json.dumps(seal | {"row": dict(row)}, indent=1))
 
     def settle(self) -> None:
-        """A checkpoint is written, which knows of what is the best now."""
+        """Promote the best policy, after a checkpoint was written."""
         _promote(self._run)
 
     def _scores(self) -> list[float]:
@@ -60,21 +59,21 @@ def figures_of(figure: str) -> list[str]:
 
 
 def go_back(run: Path, iteration: int) -> None:
-    """Have in `best/` what was there after an iteration; before the first, nothing."""
+    """Remove best policies found after an iteration; 0 removes all."""
     for name in (BEST, NEXT):
         found = best_of(run / name)
         if found is not None and (iteration == 0 or found["iteration"] > iteration):
             _remove(run / name)
-    _promote(run)  # of a kill between a checkpoint and `settle`
+    _promote(run)  # in case of a kill between a checkpoint and `settle`
 
 
 def rewrite(run: Path, save: Callable[[Path], None]) -> None:
-    """The best policy in another form, under the seal that it has."""
+    """Rewrite the best policy in another format, with the same seal."""
     write_model(run / BEST, save, (run / BEST / SEAL).read_text(encoding="utf-8"))
 
 
 def write_model(place: Path, save: Callable[[Path], None], seal: str) -> None:
-    """Write a model and what is known of it, whole or not at all, in the place of another."""
+    """Write a model and its seal atomically, replacing another."""
 
     def write(directory: Path) -> None:
         save(directory)
@@ -84,7 +83,7 @@ def write_model(place: Path, save: Callable[[Path], None], seal: str) -> None:
 
 
 def link_tree(source: Path, target: Path, *left_out: str) -> None:
-    """A directory's files in another, without their bytes where the file system has links."""
+    """Hard-link a directory's files into another; copy them if links are not supported."""
     ignored = shutil.ignore_patterns(*left_out)
     shutil.copytree(source, target, copy_function=_link, ignore=ignored, dirs_exist_ok=True)
 
@@ -92,7 +91,7 @@ def link_tree(source: Path, target: Path, *left_out: str) -> None:
 def _promote(run: Path) -> None:
     if best_of(run / NEXT) is None:
         return
-    # links, not a move: until the disk has the new name the old one must not go
+    # links, not a move: the old name must stay until the new one is on disk
     _replace(run / BEST, lambda part: link_tree(run / NEXT, part))
     _remove(run / NEXT)
 
@@ -107,17 +106,17 @@ def _replace(place: Path, write: Callable[[Path], None]) -> None:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         shutil.copyfile(source, target)
 
 
 def _remove(directory: Path) -> None:
-    """At once, as far as anyone can see: what is half removed must not pass for a policy."""
+    """Rename, then remove: a partly removed directory must not look like a policy."""
     with writing(directory):
         draft = directory.rename(_draft(directory.parent))
     shutil.rmtree(draft, ignore_errors=True)
 
 
 def _draft(parent: Path) -> Path:
-    """A name that nobody can guess; what is left under such a one is removed on resume."""
+    """An unpredictable name; leftovers under such names are removed on resume."""
     return parent / f".{secrets.token_hex(8)}.part"

@@ -1,11 +1,11 @@
-"""Checkpoints: what a run goes on from, verified before it does.
+"""Checkpoints, verified before a run resumes from them.
 
-`checkpoints/000012.safetensors` holds the trained weights and AdamW's moments (those of a second
-model that is trained, too). `000012.json`, the manifest, has the rest: the state in plain data, the
-SHA-256 of that file, the configuration that made it, and how far each log had come. It is written
-last, when logs, rollouts and weights are on the disk, and has a SHA-256 of its own: a checkpoint is
-complete where its manifest is there, and intact where all of these agree. Random numbers need no
-state: every stream is seeded from (seed, iteration, purpose).
+`checkpoints/000012.safetensors` has the trained weights and AdamW's moments (also those of a second
+trained model). `000012.json`, the manifest, has the rest: the state as plain data, the SHA-256 of
+that file, the run's configuration, and the position of each log. It is written last, when logs,
+rollouts and weights are on disk, and has its own SHA-256. A checkpoint is complete if its manifest
+exists, and intact if all hashes agree. Random numbers need no state: every stream is seeded from
+(seed, iteration, purpose).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from ..logs.files import in_bytes, replace_text, replacing
 from ..logs.lines import Mark
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-CHEAP = 64_000_000  # bytes: written after every iteration, unless told otherwise
+CHEAP = 64_000_000  # bytes: smaller ones are written after every iteration by default
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    iteration: int  # the last iteration finished
+    iteration: int  # the last finished iteration
     updates: int  # optimizer steps made
-    # "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
+    # "weight/NAME", "exp_avg/NAME", ... on the CPU; with a prefix for a second model
     tensors: Mapping[str, torch.Tensor]
     state: dict[str, Any]  # the objective's and the loss scaler's, plain data
     config: str = ""  # of the run, as TOML
-    logs: Mapping[str, Mark] = field(default_factory=dict)  # how far each log had come, by its name
-    passed_over: tuple[str, ...] = ()  # why newer ones are not gone on from
+    logs: Mapping[str, Mark] = field(default_factory=dict)  # position of each log, by its name
+    passed_over: tuple[str, ...] = ()  # reasons why newer ones are not resumed from
 
 
 class Schedule:
-    """After which iterations a checkpoint is written; the last one's always is."""
+    """The iterations after which a checkpoint is written, always including the last."""
 
     def __init__(self, save: Save, size: int, start: int) -> None:
         self.every = save.checkpoint_every or (1 if size < CHEAP else 0)
@@ -71,7 +71,7 @@ class Schedule:
 
 
 def size_of(*models: Mapping[str, Tensor]) -> int:
-    """Bytes of a checkpoint: of each model what is trained, and AdamW's two moments."""
+    """Bytes of a checkpoint: each model's trained weights and AdamW's two moments."""
     return 3 * sum(p.numel() * p.element_size() for model in models for p in model.values())
 
 
@@ -90,7 +90,7 @@ def write(directory: Path, saved: Checkpoint, keep: int) -> None:
     """Write a checkpoint, then remove all but the newest `keep` (or one).
 
     Raises:
-        RunStopped: the disk is full or refuses; the checkpoint before is intact.
+        RunStopped: writing fails, as on a full disk; the previous checkpoint is intact.
     """
     data = directory / f"{saved.iteration:06d}.safetensors"
     with replacing(data) as part:
@@ -110,7 +110,7 @@ def write(directory: Path, saved: Checkpoint, keep: int) -> None:
 
 
 def remove(directory: Path, after: int = 0) -> None:
-    """Remove the checkpoints after an iteration, and files of none."""
+    """Remove the checkpoints after an iteration, and files without a manifest."""
     for path in manifests(directory):
         if int(path.stem) > after:
             _remove(path)
@@ -141,7 +141,7 @@ Check = Callable[[Checkpoint], str | None]  # why no run resumes from it, or Non
 
 
 def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
-    """The newest checkpoint that is what was written; None where none was."""
+    """The newest intact checkpoint; None if none was written."""
     found = {f"checkpoint {int(path.stem)}": path for path in manifests(directory)}
     return newest_of(directory, found, _read, check)
 
@@ -150,7 +150,7 @@ def newest_of(
     directory: Path, found: dict[str, Path], read: Callable[[Path], Checkpoint],
     check: Check | None = None,
 ) -> Checkpoint | None:  # fmt: skip
-    """As `newest`, of those in `found`, the oldest first; `read` raises a `DamagedError`."""
+    """`newest` among those in `found`, oldest first; `read` raises a `DamagedError`."""
     reasons: list[str] = []
     for name, path in reversed(found.items()):
         try:
@@ -177,7 +177,7 @@ def read(manifest: Path) -> Checkpoint:
 
 
 class DamagedError(Exception):
-    """Something of a checkpoint is not what was written."""
+    """A checkpoint's content differs from what was written."""
 
 
 def _body(path: Path) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _digest(body: dict[str, Any]) -> str:
 def restore_weights(
     checkpoint: Checkpoint, trained: dict[str, torch.nn.Parameter], prefix: str = ""
 ) -> None:
-    """Put weights back, exactly: those that `tensors_of` named with `prefix`."""
+    """Restore exactly the weights that `tensors_of` named with `prefix`."""
     own = f"{prefix}weight/"
     saved = {key.removeprefix(own) for key in checkpoint.tensors if key.startswith(own)}
     if saved != set(trained):
@@ -237,7 +237,7 @@ def restore(
     checkpoint: Checkpoint, trained: dict[str, torch.nn.Parameter],
     optimizer: torch.optim.Optimizer, prefix: str = "",
 ) -> None:  # fmt: skip
-    """Put weights and moments back, exactly; as `restore_weights`."""
+    """Restore weights and moments exactly; as `restore_weights`."""
     restore_weights(checkpoint, trained, prefix)
     for name, parameter in trained.items():
         kept = {moment: checkpoint.tensors.get(f"{prefix}{moment}/{name}") for moment in _MOMENTS}
@@ -247,7 +247,7 @@ def restore(
 
 
 def check_weights(trained: Mapping[str, Tensor], iteration: int) -> None:
-    """Check that a checkpoint of these weights would be good to resume from."""
+    """Check that a run can resume from a checkpoint of these weights."""
     sizes = torch.stack([_size(weight) for weight in trained.values()])
     for name, size in zip(trained, sizes.tolist(), strict=True):
         if not math.isfinite(size):
@@ -258,6 +258,6 @@ def check_weights(trained: Mapping[str, Tensor], iteration: int) -> None:
 
 
 def _size(weight: Tensor) -> Tensor:
-    """The norm [] of a weight, of which each process may have a part (FSDP2 in TRL)."""
+    """The norm [] of a weight that may be sharded over processes (FSDP2 in TRL)."""
     size: Any = weight.detach().norm()
     return size.full_tensor() if hasattr(size, "full_tensor") else size

@@ -1,4 +1,4 @@
-"""The alarm beside a run: figures for its log, a sentence when it is raised."""
+"""The entropy alarm of a run: metrics for the log, a message when it is raised."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..control import Alarm
 
 
 class EntropyMonitor:
-    """Watches the entropy of a run's lines, one after the other (`entrostat.control.Alarm`).
+    """Monitors the entropy of a run's lines in order (`entrostat.control.Alarm`).
 
-    `tell` is given a sentence each time that the alarm is raised, but not for `past` lines of a run
-    that goes on.
+    `tell` is called with a message each time the alarm is raised, except for the `past` lines of a
+    resumed run.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class EntropyMonitor:
             self._see(row)
 
     def line(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """The metrics with the alarm's figures; those of entropy and target are read."""
+        """The metrics with the alarm's added; reads those of entropy and target."""
         before = self.alarm.raised
         if not self._see(metrics):
             return dict(metrics)

@@ -1,4 +1,4 @@
-"""How a run shows itself: a live panel on a terminal, else one line per iteration."""
+"""Progress display of a run: a live panel on a terminal, else one line per iteration."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..logs.lines import JsonLines
 
 
 class Progress:
-    """Silent; the base of those that show something."""
+    """A silent display; the base of the visible ones."""
 
     def begin(self, config: TrainConfig, start: int) -> None:
         """The run starts after iteration `start`."""
 
     def tokens(self, count: int) -> None:
-        """So many tokens were sampled."""
+        """`count` more tokens were sampled."""
 
     def note(self, text: str) -> None:
-        """Something that takes a while begins."""
+        """A slow step begins."""
 
     def fact(self, text: str) -> None:
-        """What the run found out about itself before it starts: memory it needs, say."""
+        """A finding of the run before it starts, such as the memory it needs."""
 
     def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
         """An iteration's updates are made; its evaluation and checkpoint follow."""
@@ -40,12 +40,12 @@ class Progress:
         """The run is over; its files are in `path`."""
 
     def close(self) -> None:
-        """Give the terminal back, also after an error."""
+        """Release the terminal, also after an error."""
 
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Hide the progress bars of transformers, which would break ours or a silent run."""
+    """Hide transformers' progress bars, which would disturb ours or a silent run."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -58,7 +58,7 @@ def without_bars() -> Iterator[None]:
 
 
 class RunNotes:
-    """Says what a run finds out about itself, and keeps it."""
+    """Shows and keeps the findings of a run before it starts."""
 
     def __init__(self, progress: Progress) -> None:
         self.said: list[str] = []
@@ -70,9 +70,9 @@ class RunNotes:
 
 
 def summary(metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    """What to show of an iteration: (label, figure) pairs."""
+    """The displayed metrics of an iteration: (label, figure) pairs."""
     controlled = [key for key in metrics if key.startswith("control/")]
-    entropy = metrics.get("entropy/exact", math.nan)  # none where all rollouts are masked
+    entropy = metrics.get("entropy/exact", math.nan)  # absent if all rollouts are masked
     return [
         ("entropy", f"{entropy:.3f}"),
         ("reward", f"{metrics['reward/mean']:.3f}"),
@@ -83,10 +83,10 @@ def summary(metrics: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def figures(row: dict[str, Any], before: dict[str, Any] | None = None) -> str:
-    """An evaluation of a split in a line; `before → after` where there is another to compare."""
+    """An evaluation of a split in one line; `before → after` if an earlier one is given."""
     words = []
     for key, digits in (("avg@k", 2), ("pass@k", 2), ("distinct", 1), ("entropy", 2)):
-        if row.get(key) is None:  # veRL measures no entropy where it evaluates
+        if row.get(key) is None:  # veRL measures no entropy in evaluations
             continue
         left = "" if before is None else f"{before[key]:.{digits}f} → "
         label = key.replace("@k", f"@{row['k']}")
@@ -95,7 +95,7 @@ def figures(row: dict[str, Any], before: dict[str, Any] | None = None) -> str:
 
 
 def outcome(evaluations: list[dict[str, Any]]) -> list[str]:
-    """A line per set: the first evaluation that is logged against the last."""
+    """One line per set: the first logged evaluation against the last."""
     lines, of_set = [], {}
     for row in evaluations:
         of_set.setdefault(row.get("set", row["split"]), []).append(row)
@@ -142,7 +142,7 @@ class Lines(Progress):
 
 
 def duration(seconds: float) -> str:
-    """As 45s, 3m05s or 2h10m."""
+    """Format seconds as 45s, 3m05s or 2h10m."""
     s = round(seconds)
     if s < 60:
         return f"{s}s"
@@ -150,7 +150,7 @@ def duration(seconds: float) -> str:
 
 
 class Live(Lines):
-    """A progress bar with the figures beside it and entropy's curve under it."""
+    """A progress bar, with metrics beside it and the entropy curve below."""
 
     def begin(self, config: TrainConfig, start: int) -> None:
         from rich.live import Live as RichLive

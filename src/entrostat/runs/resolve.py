@@ -1,4 +1,4 @@
-"""What a configuration names, made and checked: the same for every host."""
+"""Builds and checks the objects that a configuration names, for every trainer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.advantages import advantages
 from ..core.objective import Objective, make_objective
 from ..tasks import Task, make_task
 
-# hosts, a setting, whether it says what they cannot do, and why they cannot
+# trainers, a setting, whether its value is unsupported there, and the reason
 _OTHERS = ("trl", "verl")
 _CANNOT: tuple[tuple[tuple[str, ...], str, Callable[[TrainConfig], Any], str], ...] = (
     (_OTHERS, "numerics.round_logp", lambda c: c.numerics.round_logp,
@@ -44,7 +44,7 @@ def check_host(config: TrainConfig, host: str) -> None:
 
 
 def task_settings(config: TrainConfig) -> dict[str, Any]:
-    """The configuration's task as `make_task` takes it; the run's seed where it names none."""
+    """The configuration's task as arguments of `make_task`; the run's seed by default."""
     return {"seed": config.seed} | config.task
 
 
@@ -88,7 +88,7 @@ def objective_of(
     objective.check_host(host, fields, config.updates)
     enough = config.sampling.enough
     K = enough.least(config.sampling.rollouts)
-    try:  # a group too small, found by asking the estimator itself
+    try:  # test with the estimator itself whether the group is too small
         advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))
     except ValueError as error:
         key = "sampling.enough.group" if enough.on else "sampling.rollouts"

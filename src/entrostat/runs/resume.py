@@ -1,4 +1,4 @@
-"""Going on with a run: under the configuration that made it, from what its files agree on."""
+"""Resumes a run: with its own configuration, from the newest checkpoint that its logs match."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from . import checkpoint as checkpoints
 from .run_directory import RunDirectory, check_not_back, default_output
 from .schedule import lengthened
 
-# what may differ: how far, where, how fast, and what is written; not what is computed
+# settings that may differ: length, place, speed and output of a run, not its results
 FREE = ("iterations", "output", "threads", "save.", "log.", "scoring.workers")
-_SHOWN = 3  # differences that a message lists
+_SHOWN = 3  # differences listed in a message
 
 
 def keep_settings(
     config: TrainConfig, say: Say, bound_to: Callable[[Path], str | None] = checkpoints.bound_to,
     held_by: str = "a checkpoint's .json",
 ) -> None:  # fmt: skip
-    """Hold a run that goes on to the configuration that made its checkpoints.
+    """Check that a resumed run has the configuration of its checkpoints.
 
-    What it leaves open becomes what the run chose when it began. Without a checkpoint, config.toml
-    says what that was; `bound_to` reads it, as TOML, from a directory of checkpoints, and `held_by`
-    names the file.
+    Settings left open take the run's first choices. The configuration is the checkpoints', else
+    that of config.toml. `bound_to` reads it, as TOML, from a directory of checkpoints; `held_by`
+    names the file in messages.
     """
     run = RunDirectory(Path(config.output or default_output(config)))
     bound, written = bound_to(run.checkpoints), run.path / "config.toml"
@@ -53,8 +53,8 @@ def keep_settings(
 
 
 def differences(before: TrainConfig, now: TrainConfig) -> Iterator[tuple[str, Any, Any]]:
-    """Settings other than those of `FREE` that differ: their dotted names, and both values."""
-    # through TOML, which has a word of its own for None in a method's table
+    """Settings outside `FREE` that differ: dotted name and both values."""
+    # through TOML, which writes None in a method's table in its own way
     old, new = (
         dict(flat(dataclasses.asdict(from_dict(tomllib.loads(c.to_toml()))))) for c in (before, now)
     )
@@ -67,10 +67,10 @@ def restore_newest(
     run: RunDirectory, iterations: int, restore: Callable[[checkpoints.Checkpoint], None],
     resume: bool, say: Say, kept: Any = checkpoints,
 ) -> int:  # fmt: skip
-    """Restore the newest checkpoint that the logs agree with, and forget what came after it.
+    """Restore the newest checkpoint that matches the logs, and remove everything after it.
 
-    `kept` has the `newest` and the `remove` of checkpoints of its kind. Returns the iteration to
-    resume after, 0 where none was saved yet. Where it raises, nothing was changed.
+    `kept` has the functions `newest` and `remove` of its kind of checkpoints. Returns the iteration
+    to resume after, 0 without a checkpoint. If it raises, nothing was changed.
     """
     saved = kept.newest(run.checkpoints, lambda one: run.check_logs(one.logs))
     if saved is None:

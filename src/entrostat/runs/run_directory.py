@@ -1,4 +1,4 @@
-"""A run directory: what is where, who may write in it, and what to forget on resume."""
+"""A run directory: its paths, its lock, and its rewind on resume."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ..logs.lines import JsonLines, Mark, read_json
 from ..logs.run import MOST
 from . import best_checkpoint as best
 
-BUSY = "another process is training in this directory"  # how the refusal of a locked run ends
+BUSY = "another process is training in this directory"  # ends the error message of a locked run
 
 
 @dataclass
 class RunDirectory:
-    """Paths of a run, and the lock that keeps a second process out."""
+    """Paths of a run, and the lock against a second process."""
 
     path: Path
     _lock: Any = None
@@ -59,7 +59,7 @@ class RunDirectory:
 
     def __post_init__(self) -> None:
         self.checkpoints, self.rollouts = self.path / "checkpoints", self.path / "rollouts"
-        # a JSON object per iteration; evaluation and split; split and prompt; analysed iteration
+        # one JSON object per iteration; evaluation and split; split and prompt; analysed iteration
         self.metrics, self.evaluations, self.answers, self.analysis = (
             self.path / f"{name}.jsonl" for name in ("metrics", "evaluation", "answers", "analysis")
         )
@@ -69,7 +69,7 @@ class RunDirectory:
         return done is not None and done >= iterations
 
     def finished(self) -> int | None:
-        """Iterations of the final model; None where there is none."""
+        """Iterations of the final model; None without a final model."""
         done = read_json(self.path / "final" / best.SEAL).get("iterations")
         return done if type(done) is int and 0 < done < MOST else None
 
@@ -85,7 +85,7 @@ class RunDirectory:
         return next((reason for reason in found if reason is not None), None)
 
     def check_unsaved(self) -> None:
-        """Without a checkpoint, only a run that had not written one may start again."""
+        """Raise if the run has no checkpoint now but had written one before."""
         rows = JsonLines(self.metrics).readable()
         newest = [row.get("time/checkpoint", place) for place, row in enumerate(rows)]
         if rows and (any(n != 0 for n in newest) or self.finished() is not None):
@@ -96,9 +96,9 @@ class RunDirectory:
             )
 
     def rewind(self, iteration: int, marks: Mapping[str, Mark]) -> int:
-        """Forget what came after an iteration: it will be done again, exactly.
+        """Remove everything after an iteration; the resumed run repeats it exactly.
 
-        `marks` say how far each log had come then. Returns how many lines of metrics are forgotten.
+        `marks` are the logs' positions at that time. Returns the number of removed metrics lines.
         """
         lines = 0
         for name, log in self.logs().items():
@@ -108,18 +108,18 @@ class RunDirectory:
                 log.remove()
         forget_rollouts(self.rollouts, iteration)
         for directory in (self.path, self.rollouts, self.checkpoints):
-            for path in directory.glob(".*.part"):  # of a write that was cut short
+            for path in directory.glob(".*.part"):  # of an interrupted write
                 path.unlink() if path.is_file() or path.is_symlink() else shutil.rmtree(path)
         best.go_back(self.path, iteration)
         return lines
 
     def finish(self, save: Callable[[Path], None], iterations: int) -> None:
-        """Write the final model, whole or not at all; one of fewer iterations is replaced."""
+        """Write the final model atomically; replaces one of fewer iterations."""
         best.write_model(self.path / "final", save, json.dumps({"iterations": iterations}))
 
 
 def hold(path: Path, busy: str) -> IO[str]:
-    """Make a directory and lock it against a second process, until what this gives is closed."""
+    """Make a directory and lock it against a second process, until the returned file is closed."""
     try:
         make_directory(path)
         lock = open(path / ".lock", "a")  # noqa: SIM115 - held until closed
@@ -140,7 +140,7 @@ def forget_rollouts(directory: Path, iteration: int) -> None:
 
 
 def check_output(path: Path, iterations: int, resume: bool) -> None:
-    """Refuse, before anything is loaded, a directory that a run cannot go to."""
+    """Raise, before anything is loaded, if a run cannot use the directory."""
     if path.is_file():
         raise ValueError(f"output {str(path)!r} is a file; choose another --output")
     if not resume and path.exists() and not _unused(path):
@@ -158,7 +158,7 @@ def _at_work(path: Path) -> bool:
     try:
         with open(path / ".lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # else there is none, or it cannot be read
+    except OSError as error:  # any other error: no lock file, or an unreadable one
         return isinstance(error, BlockingIOError)
     return False
 
@@ -171,23 +171,23 @@ def check_not_back(path: Path, iterations: int, done: int) -> None:
 
 
 def _unused(path: Path) -> bool:
-    """Whether no iteration was finished there: a run that stopped at once may be tried again."""
+    """Whether no iteration was finished there: a run that stopped at once may start again."""
     if not path.is_dir():
         return False
     there = {p.name for p in path.iterdir()}
     if "config.toml" in there and ".lock" not in there:
-        return False  # it is the user's: no run made it
+        return False  # the user's file: no run wrote it
     before_the_first = set(
         ".lock config.toml objective.json environment.json evaluation.jsonl answers.jsonl".split()
     )
     if ".lock" in there:
-        # the host verl's, and the policy before training, the best so far
+        # the veRL trainer's, and the policy before training as the best so far
         before_the_first |= {"data", "verl", "trackers", best.NEXT}
     return all(name in before_the_first or name.endswith(".part") for name in there)
 
 
 def default_output(config: TrainConfig) -> str:
-    """runs/METHOD-TASK-sSEED, with -HOST where that is not the lab."""
+    """runs/METHOD-TASK-sSEED, with -HOST unless that is the lab."""
     names = [m if isinstance(m, str) else m["name"] for m in config.method]
     task = config.task["name"].replace(":", "_").replace("/", "_").replace(".jsonl", "")
     host = "" if config.host == "lab" else f"-{config.host}"
@@ -195,8 +195,8 @@ def default_output(config: TrainConfig) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and git revision: what a figure needs to be repeated."""
-    import torch  # which a run that is refused does not need
+    """Versions, machine and git revision, for reproducing a result."""
+    import torch  # late: not needed if the run is rejected
 
     names = ("entrostat", "torch", "transformers", "tokenizers", "numpy", "reasoning-gym")
     versions: dict[str, str | None] = dict.fromkeys(names)
@@ -217,9 +217,9 @@ def environment() -> dict[str, Any]:
 
 
 def _git_revision() -> str | None:
-    """Revision of entrostat's own checkout, with `+` where it has local changes.
+    """Revision of entrostat's own checkout, with `+` for local changes.
 
-    None where it is installed without one, also inside another project's checkout.
+    None if it is installed without a checkout, also inside another project's checkout.
     """
     here = Path(__file__)
 

@@ -1,4 +1,4 @@
-"""What every trainer writes into a run directory while it trains, and where its time goes."""
+"""Writes a trainer's logs into its run directory, and times its iterations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RunWriter:
         self._durable: set[str] = set()
 
     def line(self, iteration: int, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the finite figures of an iteration and the alarm's; returns them."""
+        """Write the finite metrics of an iteration and the alarm's; returns them."""
         metrics = self._monitor.line(finite(dict(figures)))
         self.metrics.append([{"iteration": iteration, **metrics}])
         return metrics
@@ -47,7 +47,7 @@ class RunWriter:
         self.best.consider(rows, save)
 
     def marks(self) -> dict[str, Mark]:
-        """How far each log has come, for a checkpoint; the logs' names are on the disk."""
+        """Position of each log, for a checkpoint; the logs' names are on disk then."""
         logs: Iterable[JsonLines] = (self.metrics, self.evaluations, self.answers, self.analysis)
         marks = {log.path.name: log.mark() for log in logs if log.path.exists()}
         if marks.keys() != self._durable:
@@ -58,24 +58,24 @@ class RunWriter:
 
 
 class Timer:
-    """Laps of an iteration from when it is made: `time/...`, seconds but for the tokens."""
+    """Times the laps of an iteration: `time/...` in seconds, and tokens per second."""
 
     def __init__(self) -> None:
         self._at = time.perf_counter()
         self._laps: dict[str, float] = {}
 
     def lap(self, name: str, without: float = 0.0) -> None:
-        """End a lap, or another part of it; `without` are seconds that belong elsewhere."""
+        """End a lap, or another part of it; `without` are seconds to exclude."""
         now = time.perf_counter()
         self._laps[name] = self._laps.get(name, 0.0) + now - self._at - without
         self._at = now
 
     def skip(self) -> None:
-        """What has passed since the last lap is none of the training's."""
+        """Exclude the time since the last lap."""
         self._at = time.perf_counter()
 
     def figures(self, tokens: float) -> dict[str, float]:
-        """`time/LAP`, their sum `time/iteration`, and tokens per second; 0 where no time passed."""
+        """`time/LAP`, their sum `time/iteration`, and tokens per second; 0 if no time passed."""
         seconds = sum(self._laps.values())
         return {f"time/{name}": lap for name, lap in self._laps.items()} | {
             "time/iteration": seconds,

@@ -1,10 +1,9 @@
 """The learning rate of every update: warm-up, then `optim.schedule`.
 
-Two clocks. The warm-up counts updates made: it exists for AdamW's moments, which are empty until
-there was an update. The schedule counts updates planned: `iterations` x `epochs` x `minibatches`,
-the places that the updates of a run have whether or not a batch had a signal to fill them with. So
-the rate at an iteration depends on the iteration alone: a run in which batches were skipped, a run
-that was stopped and resumed, and one that did neither agree, and all end at the end of the curve.
+There are two counters. The warm-up counts updates made: it exists for AdamW's moments, which are
+empty before the first update. The schedule counts updates planned: `iterations` x `epochs` x
+`minibatches`, including updates skipped for lack of a signal. So the scheduled rate depends on the
+iteration alone: runs with skipped batches, resumed and other runs agree, and all reach its end.
 
 With w = `warmup`, N updates planned, the share s = `lr_min`, and x = (u - w) / (N - w), in [0, 1],
 at the place u = 0, ..., N - 1:
@@ -34,7 +33,7 @@ _FALL: dict[str, Callable[[float], float]] = {
 def learning_rate_at(config: TrainConfig, place: int, made: int) -> float:
     """The learning rate of one update; `optim.lr` is set.
 
-    Before it `place` updates are planned, 0 for the run's first, and `made` were made.
+    Before it, `place` updates were planned (0 for the run's first) and `made` were made.
     """
     optim = config.optim
     assert optim.lr is not None
@@ -45,7 +44,7 @@ def learning_rate_at(config: TrainConfig, place: int, made: int) -> float:
 
 
 def lengthened(config: TrainConfig, before: TrainConfig) -> str | None:
-    """What to say where a resumed run's schedule ends elsewhere than it did; else None."""
+    """A message if a resumed run's schedule ends elsewhere than before; else None."""
     if config.optim.schedule == "constant" or config.iterations == before.iterations:
         return None
     return (

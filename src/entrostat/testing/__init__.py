@@ -1,4 +1,4 @@
-"""The contract that every method keeps, for the tests of a method of your own.
+"""The contract of every method, for the tests of your own method.
 
     from entrostat.testing import check_method
     from my_package import Damped
@@ -6,9 +6,9 @@
     def test_damped_keeps_the_contract():
         check_method(Damped)
 
-A rule is broken by an `AssertionError` whose one line names the rule, what was seen and what to
-change. The methods of this package are held to the same rules (tests/core/contract_test.py). No
-rule knows what a method is meant to compute: values worked out by hand are a test of your own.
+A broken rule raises an `AssertionError` of one line: the rule, the finding and the fix. The methods
+of this package must pass the same rules (tests/core/contract_test.py). No rule knows what a method
+should compute: test values worked out by hand yourself.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def check_method(
     allowed: Allowed | None = None,
     rules: Iterable[str] | None = None,
 ) -> None:
-    """Hold a method to the contract.
+    """Check that a method keeps the contract.
 
     Args:
-        method: your class, registered or not; or what `make_objective` takes: a name, MODULE:NAME,
-            a list of them.
-        params: parameters other than its defaults, where those take another path or do nothing.
-        allowed: what it does otherwise by its own definition; held to be true as well.
+        method: your class, registered or not; or a name, MODULE:NAME or a list, as for
+            `make_objective`.
+        params: parameters other than the defaults, if these take another path or have no effect.
+        allowed: the method's exceptions from the rules, by definition; they are checked too.
         rules: names of `RULES`; None checks all, in some seconds.
 
     Raises:
-        AssertionError: one line: the method, the rule, what was seen, what to change.
+        AssertionError: one line: the method, the rule, the finding, the fix.
         ValueError: no such rule, method or parameter.
 
     Example:
@@ -65,17 +65,17 @@ def check_method(
 
 
 def keep(subject: Subject, rule: Rule) -> None:
-    """Hold a method to one rule.
+    """Check that a method keeps one rule.
 
     Raises:
-        AssertionError: it breaks it, or raises.
+        AssertionError: the method breaks the rule, or raises.
     """
     try:
         rule.look(subject)
         return
     except Broken as finding:
         seen, cause = str(finding), None
-    except Exception as error:  # a hook's own; it is shown above, with its place
+    except Exception as error:  # raised by a hook; the traceback above shows where
         seen, cause = f"it raises {in_one_line(error)}", error
     name = subject.spec if isinstance(subject.spec, str) else repr(subject.spec)
     raise AssertionError(
@@ -85,7 +85,7 @@ def keep(subject: Subject, rule: Rule) -> None:
 
 @contextmanager
 def _registered(method: Any) -> Iterator[Any]:
-    """The name of a class, which has one for so long; anything else as it is.
+    """Register a class under a temporary name and return the name; return anything else unchanged.
 
     Raises:
         AssertionError: the class could not be registered.

@@ -1,4 +1,4 @@
-"""Rules: what an advantage does, and what there is without one."""
+"""Rules: the effect of an advantage, and the gradient without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .subject import Added, Pass, Subject
     "makes rewards unequal is tested with Allowed(equal_rewards_teach=True).",
 )
 def zero_advantages(subject: Subject) -> None:
-    """Equal rewards, and advantages of 0; nothing but an added term's own gradient."""
+    """With equal rewards, or advantages of 0, only added terms give a gradient."""
     unequal = subject.allowed.equal_rewards_teach
     reward = 0.0 if unequal else 0.1
     equal = contract_data() | {"rewards": torch.full((6,), reward, dtype=torch.float64)}
@@ -57,7 +57,7 @@ def zero_advantages(subject: Subject) -> None:
 
 
 def shares(aggregation: Aggregation) -> Tensor:
-    """[6, 5]: what one token counts for; 18 tokens in 6 sequences of up to 5."""
+    """[6, 5]: the weight of one token; 18 tokens in 6 sequences of up to 5."""
     m = MASK.double()
     return {
         "token_mean": m / 18,
@@ -67,10 +67,10 @@ def shares(aggregation: Aggregation) -> Tensor:
 
 
 def added_gradients(added: Added, aggregation: Aggregation) -> tuple[Tensor, Tensor]:
-    """Of added terms alone, w.r.t. logp and entropy: by hand, for `contract_data`."""
+    """Gradients of added terms alone w.r.t. logp and entropy, by hand, for `contract_data`."""
     data = contract_data()
     slope = _slope(data["ref_logp"] - data["logp"], added.form)
-    # the bonus is over the mean of all tokens, whatever the aggregation
+    # the bonus is a mean over all tokens, whatever the aggregation
     return added.ref_kl * slope * shares(aggregation), -added.entropy * MASK.double() / 18
 
 
@@ -90,7 +90,7 @@ def planned_gradients(found: Pass) -> tuple[Tensor, Tensor]:
 
 
 def _slope(d: Tensor, form: str) -> Tensor:
-    """Of -d, d^2/2 and exp(d) - d - 1 w.r.t. logp, where d = ref_logp - logp."""
+    """Derivative of -d, d^2/2 or exp(d) - d - 1 w.r.t. logp, where d = ref_logp - logp."""
     return {"k1": torch.ones_like(d), "k2": -d, "k3": 1 - d.exp()}[form]
 
 
@@ -135,7 +135,7 @@ def one_token(subject: Subject) -> None:
 
 
 def _kl_to_itself(subject: Subject, found: Pass) -> float:
-    """The slope of the KL to a reference that is the policy: 0, but for k1, whose slope is 1."""
+    """The KL's derivative if the reference is the policy: 0, except 1 for k1."""
     added, terms = subject.allowed.added, found.terms
     if added is not None:
         return added.ref_kl if added.form == "k1" else 0.0

@@ -1,4 +1,4 @@
-"""The batch that every rule starts from: each field that a method may read, on uneven ground.
+"""The batch that every rule starts from: every field that a method may read, irregular data.
 
 Two prompts interleaved, sequences of unequal length with a hole, ratios from .5 to 2 on both sides
 of every clip bound, two tokens at least in each quadrant of advantage and probability.
@@ -30,14 +30,14 @@ MASK = torch.tensor(
 )
 PER_TOKEN = ("logp", "old_logp", "entropy", "old_entropy", "ref_logp", "sum_p2", "sum_p2_logp",
              "process_rewards", "influence")  # fmt: skip
-# what a controller is shown before anything is asked of it: entropies, the mean -log p above them
+# the iterations that a controller observes before the checks: (entropy, progress)
 SEEN = ((0.5, 0.0), (0.4, 0.4), (0.3, 0.7))
 
 Data = dict[str, Any]
 
 
 def statistics(old: torch.Tensor, rand: Callable[[], torch.Tensor]) -> Data:
-    """Every [B, T] field beside these old log-probs, from uniform numbers `rand()` [B, T]."""
+    """The other [B, T] fields for these old log-probs, from uniform numbers `rand()` [B, T]."""
     return {
         "old_logp": old,
         "logp": -(old + (2 * rand() - 1) * math.log(2)).abs(),
@@ -66,7 +66,7 @@ def contract_data(dtype: torch.dtype = torch.float64, seed: int = 171) -> Data:
 
 
 def observe(objective: Objective, entropy: float, progress: float) -> None:
-    """Show an objective an iteration of this entropy, with every signal that a host may give."""
+    """Let an objective observe an iteration of this entropy, with every signal of a trainer."""
     objective.observe(
         entropy=entropy, nll=entropy + 0.6, progress=progress, stderr=0.01,
         response_mean=entropy + 0.02,

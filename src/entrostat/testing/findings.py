@@ -1,4 +1,4 @@
-"""Comparisons whose failure is a sentence with the values in it."""
+"""Comparisons whose failure message is a sentence with the values."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 
 from .subject import Pass, Subject
 
-CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # of float64 sums in another order
+CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # for float64 sums in another order
 
 
 class Broken(Exception):  # noqa: N818 - it is a finding, and becomes an AssertionError
-    """What was seen that a rule forbids: a clause without a full stop."""
+    """A violation of a rule: a clause without a full stop."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that every method keeps.
+    """One rule of the contract.
 
     Attributes:
-        name: what it goes by.
+        name: its name.
         says: the rule, in a sentence.
-        fix: what to change where it is broken.
-        look: raises `Broken` where a subject breaks it.
+        fix: what to change if it is broken.
+        look: raises `Broken` if a subject breaks it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Rule:
 
 
 def rule(says: str, fix: str) -> Callable[[Callable[[Subject], None]], Rule]:
-    """Decorator: the rule of a function's name."""
+    """Decorator: make a function the check of a rule of its name."""
     return lambda look: Rule(look.__name__, says, fix, look)
 
 
@@ -49,9 +49,9 @@ def expect(held: bool, finding: str) -> None:
 def alike(
     what: str, got: Tensor, expected: Tensor, when: str, rtol: float = 0.0, atol: float = 0.0
 ) -> None:
-    """Hold a tensor to another: to the bit, or to a tolerance.
+    """Compare a tensor with another: bit for bit, or to a tolerance.
 
-    `what` and `when` are words of the finding: "the loss", "with NaN at the masked places".
+    `what` and `when` are phrases of the finding: "the loss", "with NaN at the masked places".
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise Broken(
@@ -72,7 +72,7 @@ def alike(
 
 
 def figure(value: Tensor | float) -> str:
-    """A number, with as many digits as tell it from one that is close."""
+    """A number with enough digits to distinguish close values."""
     x = float(value)
     return f"{x:.10g}" if math.isfinite(x) else str(x)
 
@@ -80,7 +80,7 @@ def figure(value: Tensor | float) -> str:
 def same_pass(
     got: Pass, clean: Pass, when: str, rows: Any = slice(None), exact: bool = False
 ) -> None:
-    """Hold the rows and columns of a pass that another has to that one's loss and gradients."""
+    """Compare loss and gradients of a pass with another's, on the other's rows and columns."""
     T, close = clean.logp.shape[1], {} if exact else CLOSE
     alike("the loss", got.loss, clean.loss, when, **close)
     for name, mine, theirs in zip(LEAVES, got.gradients, clean.gradients, strict=True):

@@ -1,4 +1,4 @@
-"""A rule: a decision does not depend on how the minibatch lies on ranks, which are threads here."""
+"""A rule: decisions do not depend on the distribution over ranks (threads, here)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .findings import Broken, rule
 from .subject import Subject
 
 B, T = 24, 61
-IDLE = 3  # the group that has no part in the policy term
+IDLE = 3  # the group without a part in the policy term
 
 
 def fields(dtype: torch.dtype = torch.float32) -> Data:
     """24 rollouts of 6 prompts, every field; ragged, with holes and one without a token.
 
-    Half of the rows are multiples of 1/4, so that many tokens tie; the others are not, so that
-    their sums round otherwise in every order.
+    Half of the rows are multiples of 1/4, so that many tokens tie. The sums of the others round
+    differently in every order.
     """
     g = torch.Generator().manual_seed(3)
 
@@ -43,9 +43,9 @@ def fields(dtype: torch.dtype = torch.float32) -> Data:
 
 
 def laid_out(data: Data, rows: torch.Tensor, columns: int = 0, turned: bool = False) -> TokenBatch:
-    """The batch of some rows in some order, with so many more columns of padding than they need.
+    """The batch of the given rows in this order, with `columns` additional columns of padding.
 
-    `turned`: its [B, T] fields are stored column by column, as the transposed of [T, B] data are.
+    `turned`: its [B, T] fields are stored column by column, like transposed [T, B] data.
     """
     own = {key: value[rows] for key, value in data.items()}
     used = own["mask"].any(0).nonzero()
@@ -65,9 +65,9 @@ def laid_out(data: Data, rows: torch.Tensor, columns: int = 0, turned: bool = Fa
 
 
 def cuts(world: int, seed: int = 0) -> list[torch.Tensor]:
-    """Rows of each of `world` ranks: all in random order, cut anywhere; the second has none.
+    """Rows of each of `world` ranks: random order and cuts; the second rank has none.
 
-    One rank has all, and as many as rows have one each.
+    With one rank it has all rows; with as many ranks as rows each has one.
     """
     g = torch.Generator().manual_seed(seed)
     order = torch.randperm(B, generator=g)
@@ -80,7 +80,7 @@ def cuts(world: int, seed: int = 0) -> list[torch.Tensor]:
 
 
 def decided(subject: Subject, batch: TokenBatch) -> tuple[TokenBatch, Terms]:
-    """What an objective whose controllers have moved makes of the batch; one group is idle."""
+    """Prepare and plan the batch with an objective whose controllers have moved; one idle group."""
     objective = moved(subject.fresh(max_length=16))
     idle = batch.need("group") == IDLE
     batch = objective.prepare(objective.outcome_advantages(batch).replace(idle=idle))
@@ -90,7 +90,7 @@ def decided(subject: Subject, batch: TokenBatch) -> tuple[TokenBatch, Terms]:
 def differences(
     found: tuple[TokenBatch, Terms], whole: tuple[TokenBatch, Terms], rows: torch.Tensor
 ) -> list[str]:
-    """The names of what differs in a bit at some token from these rows of the whole's."""
+    """The names of fields that differ in any bit from these rows of the whole batch's."""
     mask, names = found[0].mask, []
     for mine, theirs in zip(found, whole, strict=True):
         for name, value in vars(mine).items():
@@ -119,7 +119,7 @@ def differences(
     "none over rows or columns of your own (of a row: entrostat.core.distributed.row_sums).",
 )
 def layout(subject: Subject) -> None:
-    """Column by column; then 1, 4 and 24 ranks that are threads; one of four has no row."""
+    """Check column-major fields; then 1, 4 and 24 ranks (threads), one of the four without rows."""
     data, everyone = fields(), torch.arange(B)
     expected = decided(subject, laid_out(data, everyone))
     turned = decided(subject, laid_out(data, everyone, turned=True))

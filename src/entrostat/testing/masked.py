@@ -1,4 +1,4 @@
-"""Rules: what is masked, or only padding, is not there."""
+"""Rules: masked tokens and padding have no effect."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def padding(subject: Subject) -> None:
         for key, value in contract_data().items():
             if value.ndim == 2:
                 junk = 0 if key == "mask" else math.nan
-                # that aggregation's constant is the width unless it is given
+                # that aggregation's constant is the width by default
                 columns = 0 if aggregation == "seq_mean_token_sum_norm" and not max_length else 3
                 value = pad(value, (0, columns, 0, 2), value=junk)
             else:
-                # two more rollouts without tokens, of a prompt of their own, equally rewarded
+                # two more rollouts without tokens, of another prompt, with equal rewards
                 value = torch.cat([value, torch.ones(2, dtype=value.dtype)])
             padded[key] = value
         when = f"with padding ({aggregation})"
@@ -108,7 +108,7 @@ def no_tokens(subject: Subject) -> None:
     "Leave rows with batch.lengths == 0 out of every mean and count over rollouts.",
 )
 def empty_rollouts(subject: Subject) -> None:
-    """One before, one between and one after, of the same prompts."""
+    """Add one empty rollout before, one between and one after, of the same prompts."""
     given = torch.tensor([1.0, -0.5, 2.0, 0.0, -1.0, 0.3], dtype=torch.float64)
     data = contract_data() | {"advantages": given}
     places = torch.tensor([1, 2, 3, 5, 6, 7])

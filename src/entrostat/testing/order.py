@@ -1,4 +1,4 @@
-"""Rules: a decision follows from the batch, its seed and nothing else."""
+"""Rules: a decision depends on the batch and the seed only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reordered(data: Data) -> Data:
     "Allowed(random=True, all_of={...}), with the parameters under which it takes all.",
 )
 def order(subject: Subject) -> None:
-    """Six rollouts in another order; of a random choice, with every candidate chosen."""
+    """Permute the six rollouts; random choices select every candidate."""
     allowed = subject.allowed
     if allowed.random and allowed.all_of is None:
         return
@@ -54,7 +54,7 @@ def order(subject: Subject) -> None:
     "generator), never with torch.rand. A method that draws says Allowed(random=True).",
 )
 def chance(subject: Subject) -> None:
-    """The same seed gives the same plan; other seeds another where it draws, else the same."""
+    """Equal seeds give equal plans; other seeds another plan if the method draws, else the same."""
     results, again = (
         [subject.run(contract_data(), seed=seed) for seed in _SEEDS] for _ in range(2)
     )
@@ -79,7 +79,7 @@ def chance(subject: Subject) -> None:
     "`observe` moves the state. Draw from the generator that `plan` gets.",
 )
 def repeatable(subject: Subject) -> None:
-    """Twice on one objective; state, inputs and the global generator as before."""
+    """Run twice on one objective; state, inputs and the global generator stay unchanged."""
     data = contract_data()
     before = {key: value.clone() for key, value in data.items()}
     objective = subject.objective()
@@ -135,7 +135,7 @@ def state(subject: Subject) -> None:
     "then spare a pass), and leave it at True in one that does.",
 )
 def reads_current(subject: Subject) -> None:
-    """Plans under the policy of the data and under three others; everything old is the same."""
+    """Plan under the data's policy and three others, with the same old-policy fields."""
     objective = subject.objective()
     batch = objective.prepare(TokenBatch(**contract_data()))
     g = torch.Generator().manual_seed(0)

@@ -59,7 +59,7 @@ def half_precision(subject: Subject) -> None:
         widened = {k: v.float() if v.is_floating_point() else v for k, v in half.items()}
         exact = subject.run(widened, aggregation)
         alike("the loss", found.loss, exact.loss, when, 1e-6, 1e-7)
-        # where two terms of the loss read logp, their gradients meet in the caller's precision
+        # if two terms of the loss read logp, their gradients add in the caller's precision
         added = found.terms.abs_kl is not None or found.terms.ref_kl is not None
         rtol = (3 if added else 1) * torch.finfo(dtype).eps
         gradient, expected = found.gradients[0], exact.gradients[0].to(dtype)
@@ -97,9 +97,9 @@ def _all_of(found: Pass, dtype: torch.dtype, when: str) -> None:
 def finite_differences(subject: Subject) -> None:
     """Central differences of the loss w.r.t. every logp and entropy.
 
-    A token's loss reads its own log-prob and entropy alone once the sequence's ratio is written out
-    below, so that all are moved at once and each token's loss gives its own difference. Were it
-    otherwise, the rows of that derivative would add up to something else than its columns do.
+    With the sequence's ratio written out below, a token's loss reads only its own log-prob and
+    entropy. So all tokens are shifted at once, and each token's loss gives its own difference. If a
+    loss read other tokens, the row sums of the derivative would differ from its column sums.
     """
     for aggregation in AGGREGATIONS:
         found = subject.clean(aggregation)
@@ -114,7 +114,7 @@ def finite_differences(subject: Subject) -> None:
             mean = log_ratio / batch.lengths[:, None]
             batch = batch.replace(old_logp=batch.logp.detach() - mean)
             terms = terms.replace(ratio="token")
-        if terms.frozen is not None:  # no policy gradient there, as if they weighed nothing
+        if terms.frozen is not None:  # no policy gradient there, as with weight 0
             weight = torch.where(terms.frozen, 0, terms.weight)
             terms = terms.replace(weight=weight, frozen=None)
         smooth = MASK.bool() & ~_kinks(batch, terms)
@@ -136,7 +136,7 @@ def finite_differences(subject: Subject) -> None:
 
 
 def _kinks(batch: TokenBatch, terms: Terms) -> Tensor:
-    """[B, T] bool: tokens within 1e-3 of a place where the loss is not differentiable."""
+    """[B, T] bool: tokens within 1e-3 of a point where the loss is not differentiable."""
     delta = batch.logp.detach() - batch.old_logp
     ratio = delta.exp()
     near = ((ratio - terms.ratio_min).abs() < 1e-3) | ((ratio - terms.ratio_max).abs() < 1e-3)

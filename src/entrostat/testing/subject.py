@@ -32,18 +32,18 @@ class Added:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a method by its own definition does otherwise. Each is held to be true as well.
+    """Exceptions from the rules by a method's definition. Each is checked as well.
 
     Attributes:
-        random: it draws tokens with the generator, fewer than it may.
+        random: it draws tokens with the generator, fewer than the candidates.
         all_of: parameters under which that draw takes every candidate, so that the order of the
-            rollouts cannot matter; None leaves that out.
+            rollouts cannot matter; None skips that check.
         added: the terms that it adds to the loss, by hand. None takes the coefficients from its
             terms, which tests less.
-        equal_rewards_teach: rewards that are all equal, but not 0, give a gradient; "always": also
-            where they are 0.
+        equal_rewards_teach: equal nonzero rewards give a gradient; "always": equal rewards of 0
+            too.
         no_gradient_alone: signs of the advantage (1, -1) for which a batch of one token gets no
-            policy gradient, as where advantages are normalised over all tokens.
+            policy gradient, as with advantages normalised over all tokens.
     """
 
     random: bool = False
@@ -61,8 +61,8 @@ class Pass:
         terms: planned on it.
         out: `Objective.loss` of both.
         loss: [] detached.
-        gradients: [B, T] each, of the loss w.r.t. the caller's own logp and entropy; 0 where there
-            is none.
+        gradients: [B, T] each, of the loss w.r.t. the caller's logp and entropy; 0 without a
+            gradient.
     """
 
     def __init__(self, objective: Objective, data: Data, seed: int = 5) -> None:
@@ -89,24 +89,24 @@ class Pass:
 
     @property
     def figures(self) -> dict[str, Tensor]:
-        """What is logged: of the loss, and what methods found out while planning."""
+        """The logged metrics: of the loss and of the methods' planning."""
         return self.out.metrics | self.terms.figures
 
     @property
     def touched(self) -> int:
-        """How many tokens a choice fell on: those frozen, else those of another weight than 1."""
+        """The number of chosen tokens: without gradient, else with a weight other than 1."""
         frozen = self.terms.frozen
         chosen = self.terms.weight != 1 if frozen is None else frozen
         return int((chosen & self.batch.mask).sum())
 
 
 class Subject:
-    """A method, or a chain of them, as the rules look at it.
+    """A method, or a chain of methods, under test.
 
     Args:
-        spec: what `make_objective` takes.
+        spec: an argument of `make_objective`.
         params: parameters of a single method.
-        allowed: what it does otherwise.
+        allowed: its exceptions from the rules.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Subject:
         return Pass(self.objective(aggregation, max_length), data, seed)
 
     def clean(self, aggregation: Aggregation = "token_mean", max_length: int | None = None) -> Pass:
-        """The pass over the data as they are, which others are held against; made once."""
+        """The cached pass over the unmodified data, the reference for other passes."""
         key = (aggregation, max_length)
         if key not in self._clean:
             self._clean[key] = self.run(contract_data(), aggregation, max_length)

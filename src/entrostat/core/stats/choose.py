@@ -1,4 +1,4 @@
-"""`token_stats`: statistics from hidden states and the head, by the implementation that fits."""
+"""`token_stats`: statistics from hidden states and the head; selects the implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sums import Head
 from .tiled import CUDA_TILE, TILE, Tile, TiledStats
 
 Implementation = Literal["auto", "plain", "tiled", "triton"]
-# up to this many logits the plain form is faster, by measurement: docs/numerics.md
+# up to this many logits the plain form is faster, as measured in docs/numerics.md
 PLAIN_LOGITS = 2**21
 
 
@@ -36,28 +36,28 @@ def token_stats(
 
     The [N, V] logits are never held: memory grows with N + V. Log-prob and entropy keep float32's
     relative accuracy where the policy is nearly certain. Gradients flow into hidden, weight and
-    bias (once; not twice), and what needs none costs none. Tangents of forward-mode
-    differentiation pass through as well.
+    bias (first derivatives only); those not required are not computed. Forward-mode
+    differentiation works too.
 
     Args:
         hidden: [..., D] float, the input of the language-model head.
         weight: [V, D] float, the head; a sharded (DTensor) weight is gathered once.
         targets: [...] int64 token ids in 0..V-1, or `ignore_index`.
-        bias: [V] float, or None; -inf for a token that cannot be.
+        bias: [V] float, or None; -inf for an impossible token.
         temperature: above 0.
         softcap: c of c tanh(logits / c), or None.
         moments: also return `sum_p2` and `sum_p2_logp`.
-        scale: factor on the head's output, as some models have.
+        scale: factor on the head's output, which some models have.
         ignore_index: positions with this target get 0 and no gradient.
-        implementation: "plain" (logits at once, which is faster for tiny vocabularies), "tiled"
-            (never the whole logits), "triton" (the same with Triton kernels, for CUDA) or "auto".
-        tile: tokens and vocabulary columns computed at once, where not all are.
+        implementation: "plain" (all logits at once; faster for tiny vocabularies), "tiled" (never
+            all logits), "triton" ("tiled" with Triton kernels, for CUDA) or "auto".
+        tile: (tokens, vocabulary columns) of a tile of logits.
 
     Returns:
         `TokenStats` of [...] tensors, float32 (float64 for float64 inputs).
 
     Raises:
-        ValueError: shapes do not fit, a target is out of range, or a setting is.
+        ValueError: shapes do not fit, or a target or a setting is out of range.
 
     Example:
         >>> hidden, weight = torch.zeros(2, 4), torch.zeros(8, 4)
@@ -143,7 +143,7 @@ def _check(
 
 
 def _whole(parameter: Any) -> Any:
-    """A sharded parameter gathered, its gradient averaged over the ranks as FSDP does."""
+    """Gather a sharded parameter; its gradient is averaged over the ranks as in FSDP."""
     if parameter is None or not hasattr(parameter, "full_tensor"):
         return parameter
     from torch.distributed.tensor import Partial

@@ -1,7 +1,7 @@
-"""What happens to a tile of logits, in plain torch operations: any device, float32 or float64.
+"""Operations on a tile of logits in plain torch: any device, float32 or float64.
 
-On a CPU the operations go over a tile in strips of some rows, so that a strip stays in a core's
-cache from one operation to the next. On a GPU a strip is the tile: launches cost more.
+On a CPU a tile is processed in strips of rows, so that a strip stays in a core's cache from one
+operation to the next. On a GPU a strip is the whole tile: kernel launches cost more.
 
 Shapes: a tile has R tokens and C columns of the vocabulary, from column `left` on.
 """
@@ -19,7 +19,7 @@ _STRIP = 2**18  # numbers in a strip: a megabyte of float32
 
 
 class TorchFold:
-    """Folds tiles into the sums, and turns tiles into gradients; with buffers of its own.
+    """Folds tiles into the sums and turns tiles into gradients, in its own buffers.
 
     Args:
         largest_tile: (R, C) of the largest tile.
@@ -38,8 +38,8 @@ class TorchFold:
     def fold(self, z: Tensor, left: int, targets: Tensor, into: Sums) -> None:
         """Add a tile of logits z [R, C], which it overwrites, to the sums of its tokens [R].
 
-        Where the tile brings a larger logit, what was the largest until now joins the sums; exactly
-        one index is left out of them, also on ties.
+        If the tile has a larger logit, the previous largest joins the sums. Exactly one index is
+        left out of the sums, also on ties.
         """
         mine, local = _inside(targets, left, z)
         into.target[mine] = z[mine, local]
@@ -74,7 +74,7 @@ class TorchFold:
     def gradient_(
         self, z: Tensor, left: int, targets: Tensor, found: Sums, by: Coefficients, head: Head
     ) -> Tensor:
-        """From logits z [R, C] to the gradient of the head's raw outputs, in place."""
+        """Turn logits z [R, C] into the gradient of the head's raw outputs, in place."""
         capped = None if head.softcap is None else z.clone()
         for rows in self._strips(z):
             strip, now = z[rows], by.of(rows)
@@ -108,7 +108,7 @@ class TorchFold:
         return self._buffers[number][: like.numel()].view_as(like)
 
     def _measure_(self, z: Tensor, largest: Tensor) -> Tensor:
-        """Logits [r, C] relative to the largest [r], in place."""
+        """Subtract the largest [r] from logits [r, C], in place."""
         if self.forbidden:
             return z.sub_(largest.clamp(min=LOWEST)[:, None]).clamp_(min=LOWEST)
         return z.sub_(largest[:, None])

@@ -1,9 +1,8 @@
-"""What happens to a tile of logits, as one Triton kernel forward and one backward.
+"""Operations on a tile of logits: one Triton kernel forward and one backward.
 
-A program handles one token's row of a tile, block by block in registers: a tile is read once and,
+A program handles one token's row of a tile, block by block in registers. A tile is read once and,
 for the gradient, written once, in the dtype of the products that follow. The arithmetic is that of
-`fold_torch`. Without a GPU the kernels run under Triton's interpreter (TRITON_INTERPRET=1), which
-is how they are tested there.
+`fold_torch`. Tests without a GPU run the kernels in Triton's interpreter (TRITON_INTERPRET=1).
 
 Shapes: a tile has R tokens and C columns of the vocabulary, from column `left` on.
 """
@@ -18,7 +17,7 @@ from torch import Tensor
 from .sums import LOWEST, Coefficients, Head, Sums
 
 _LOWEST = tl.constexpr(LOWEST)
-# columns in registers at once, and the warps that hold them: by measurement (docs/gpu.md)
+# columns in registers at once, and their warps, chosen by measurement (docs/gpu.md)
 BLOCK = 2048
 WARPS = 4
 
@@ -46,14 +45,14 @@ def _fold_kernel(
         higher = peak > before
         now = tl.maximum(before, peak)
         index = tl.full([], -1, tl.int32)
-        if higher:  # in few blocks after the first, and the search is as dear as a sum
+        if higher:  # rare after the first block; the search costs as much as a sum
             index = start + tl.argmax(z, axis=0).to(tl.int32)
         z = tl.maximum(z - tl.maximum(now, _LOWEST), _LOWEST)
         e = tl.exp(z)
         e = tl.where(inside & (place != index), e, 0.0)
         ze = z * e
         first = before == -float("inf")
-        # where the maximum moves, the old one joins the sums
+        # the previous maximum joins the sums
         moved = higher & (first == 0)
         shift = tl.where(moved, before.to(tl.float64) - now.to(tl.float64), 0.0)
         shift = tl.maximum(shift, _LOWEST)
@@ -109,11 +108,11 @@ def _gradient_kernel(
 
 
 class TritonFold:
-    """Folds tiles into the sums, and turns tiles into gradients, on the GPU; float32 tiles.
+    """Folds tiles into the sums and turns tiles into gradients, on the GPU; float32 tiles.
 
     Args:
         largest_tile: (R, C) of the largest tile.
-        operand: the dtype that gradients are multiplied in; a half gets a buffer of its own.
+        operand: the dtype that gradients are multiplied in; a 16-bit dtype gets its own buffer.
     """
 
     def __init__(self, largest_tile: tuple[int, int], operand: torch.dtype) -> None:
@@ -134,9 +133,9 @@ class TritonFold:
     def gradient_(
         self, z: Tensor, left: int, targets: Tensor, found: Sums, by: Coefficients, head: Head
     ) -> Tensor:
-        """From logits z [R, C] float32 to the gradient of the head's raw outputs.
+        """Turn logits z [R, C] float32 into the gradient of the head's raw outputs.
 
-        In z, or in the buffer of halves. A softcap's derivative is applied in float32.
+        Written to z or to the 16-bit buffer. A softcap's derivative is applied in float32.
         """
         rows, columns = z.shape
         capped = None if head.softcap is None else z.clone()
@@ -163,7 +162,7 @@ class TritonFold:
 
 
 def _or(given: Tensor | None, other: Tensor) -> Tensor:
-    """A pointer for a kernel argument that is not read."""
+    """`given`, or `other` as a placeholder for a kernel argument that is not read."""
     return other if given is None else given
 
 

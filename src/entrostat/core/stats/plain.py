@@ -1,7 +1,7 @@
-"""Token statistics from logits that are there already, values and gradients accurate.
+"""Token statistics from existing logits, with accurate values and gradients.
 
-One fold over the whole vocabulary, and the gradient written out (`sums`): autograd through the
-formulas would subtract where a policy is nearly certain.
+One fold over the whole vocabulary, and an explicit gradient (`sums`): autograd through the formulas
+would cancel where a policy is nearly certain.
 
 Shapes: N tokens, V vocabulary.
 """
@@ -26,10 +26,10 @@ _T = TypeVar("_T")
 
 
 def uncompiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorator: `torch.compiler.disable`, without importing the compiler for it.
+    """Decorator: `torch.compiler.disable` without importing the compiler.
 
-    That import takes longer than torch's own. Where nobody has imported the compiler nothing is
-    being compiled; from then on the function is disabled as usual.
+    That import takes longer than torch's own. Until someone imports the compiler nothing is
+    compiled; afterwards the function is disabled as usual.
     """
     disabled: list[Callable[_P, _T]] = []
 
@@ -74,7 +74,7 @@ class LogitStats(torch.autograd.Function):
 
 
 def _logits(outputs: Tensor, head: Head) -> Tensor:
-    """A copy, float32 or better, with scale, soft cap and temperature."""
+    """A copy, float32 or better, with scale, softcap and temperature applied."""
     dtype = torch.promote_types(outputs.dtype, torch.float32)
     return head.apply_(outputs.to(dtype, copy=True))
 
@@ -82,7 +82,7 @@ def _logits(outputs: Tensor, head: Head) -> Tensor:
 def token_stats_from_logits(
     logits: Tensor, targets: Tensor, temperature: float = 1.0, moments: bool = False
 ) -> TokenStats:
-    """Statistics of softmax(logits / temperature), differentiable once, or in forward mode.
+    """Statistics of softmax(logits / temperature), differentiable once or in forward mode.
 
     Args:
         logits: [..., V] float of any precision; computed in float32 (float64 stays).
@@ -104,7 +104,7 @@ def token_stats_from_logits(
 
 @uncompiled
 def _check_range(targets: Tensor, columns: int) -> None:
-    """Refuse ids that no column of the logits has: they would get a log-prob all the same."""
+    """Raise on ids outside the logits' columns: they would get a log-prob all the same."""
     if not targets.numel():
         return
     least, most = (int(end) for end in targets.aminmax())

@@ -1,8 +1,7 @@
-"""The oracle: log-prob, entropy and moments from logits, in plain differentiable operations.
+"""Reference implementation: log-prob, entropy and moments from logits, in plain operations.
 
-Differentiable in both modes and any number of times; its values are accurate, its gradients as
-accurate as autograd makes them (in float32 they cancel where a policy is nearly certain: those of
-`plain` do not).
+Differentiable in both modes and any number of times. Its values are accurate. Its gradients are
+autograd's: in float32 they cancel where a policy is nearly certain, which those of `plain` do not.
 
 The usual forms cancel where a policy is nearly certain: logsumexp rounds 1 + rest to 1, and
 logsumexp - E[z] subtracts two numbers of the size of the logits. Measured from the largest logit,
@@ -24,7 +23,7 @@ from torch.autograd import forward_ad
 from ..batch import at_least_float32
 from .sums import Head
 
-LOGITS = 2**22  # held at once in forward mode
+LOGITS = 2**22  # at most, in memory at once in forward mode
 
 
 @dataclass
@@ -47,7 +46,7 @@ class TokenStats:
 def token_stats_from_logits(
     logits: Tensor, targets: Tensor, temperature: float = 1.0, moments: bool = False
 ) -> TokenStats:
-    """As `entrostat.token_stats_from_logits`, differentiable in both modes and any number of times.
+    """`entrostat.token_stats_from_logits`, differentiable in both modes and any number of times.
 
     Raises:
         ValueError: shapes do not fit, or the temperature is not above 0.
@@ -83,17 +82,17 @@ def check_logits(logits: Tensor, targets: Tensor, temperature: float) -> None:
 
 
 def is_dual(*tensors: Tensor | None) -> bool:
-    """Whether one of them carries a tangent (`torch.autograd.forward_ad`)."""
+    """Whether any tensor carries a tangent (`torch.autograd.forward_ad`)."""
     return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def forward_mode_stats(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, head: Head, moments: bool
 ) -> list[Tensor]:
-    """The statistics [N] each of hidden [N, D] and weight [V, D], their tangents with them.
+    """The statistics [N] each of hidden [N, D] and weight [V, D], with their tangents.
 
-    The accurate gradients of `plain` and `tiled` are written out for the backward pass; this goes
-    through the operations above, some tokens at a time, so that no [N, V] logits are held.
+    `plain` and `tiled` have explicit gradients for the backward pass only. This uses the operations
+    above on some tokens at a time, so that the [N, V] logits are never in memory.
     """
     dtype = torch.promote_types(hidden.dtype, torch.float32)
     weight = weight.to(dtype)

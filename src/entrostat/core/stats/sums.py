@@ -1,4 +1,4 @@
-"""The mathematics of token statistics: from a few sums over the vocabulary to values and gradients.
+"""The mathematics of token statistics: values and gradients from a few sums over the vocabulary.
 
 With z' = z - M <= 0 measured from the largest logit M, and every sum over all tokens but that one,
 
@@ -15,8 +15,8 @@ g1 (log p), g2 (H), g3 (sum p^2), g4 (sum p^2 log p):
     dz = g1 onehot - p [g1 + g2 (z' - slope/n)]
          + p [2 g3 (p - S2) + g4 (2 p log p + p - 2 S2L - S2)]
 
-At the largest logit of a nearly certain policy 1 - p and p - S2 cancel; there they are written in
-rest, slope, rest2 and slope2 instead.
+At the largest logit of a nearly certain policy 1 - p and p - S2 cancel; there they are computed
+from rest, slope, rest2 and slope2 instead.
 
 Shapes: N tokens.
 """
@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-LOWEST = -1e20  # in place of -inf: its exponential is 0, its products are numbers
+LOWEST = -1e20  # in place of -inf: its exponential is 0, its products are finite
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Head:
 
     @property
     def factor(self) -> float:
-        """What the raw output is multiplied by, before a softcap."""
+        """The factor on the raw output, before a softcap."""
         return self.scale / (self.softcap or self.temperature)
 
     def apply_(self, z: Tensor) -> Tensor:
-        """Raw outputs [...] of the head to logits, in place."""
+        """Turn raw outputs [...] of the head into logits, in place."""
         if self.factor != 1:
             z.mul_(self.factor)
         if self.softcap is not None:
@@ -55,9 +55,9 @@ class Head:
         return z
 
     def backward_(self, gradient: Tensor, z: Tensor | None) -> Tensor:
-        """From the gradient of the logits [...] to that of the raw outputs, in place.
+        """Turn the gradient of the logits [...] into that of the raw outputs, in place.
 
-        `z`: the logits, overwritten; needed under a softcap only.
+        `z`: the logits, overwritten; needed with a softcap only.
         """
         if self.softcap is not None:
             assert z is not None
@@ -68,9 +68,9 @@ class Head:
 
 
 def once() -> None:
-    """Refuse a backward pass that is to be differentiated again (create_graph=True).
+    """Raise in a backward pass that is to be differentiated again (create_graph=True).
 
-    Its result would look constant where the incoming gradient is, and lack a part in silence.
+    The second derivative would silently lack a part.
     """
     if torch.is_grad_enabled():
         raise RuntimeError(
@@ -80,7 +80,7 @@ def once() -> None:
 
 
 class Sums(NamedTuple):
-    """What one pass over the vocabulary keeps of each token, [N] each; None without moments."""
+    """Per-token results of one pass over the vocabulary, [N] each; None without moments."""
 
     top: Tensor  # int64, index of the largest logit; the first on ties
     largest: Tensor  # that logit M, in the tiles' dtype
@@ -124,14 +124,14 @@ class Coefficients(NamedTuple):
     c: Tensor | None
     d: Tensor | None
     at_top: Tensor  # the exact value at the largest logit, its own share of g1 included
-    at_target: Tensor | None  # what is added at the target where that is not the largest
+    at_target: Tensor | None  # added at the target unless that is the largest logit
 
     def of(self, rows: slice) -> Coefficients:
         return Coefficients(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
 
 
 def coefficients(found: Sums, incoming: tuple[Tensor | None, ...], targets: Tensor) -> Coefficients:
-    """From the gradients [N] of log p, H, sum p^2 and sum p^2 log p; None where nothing came in."""
+    """From the gradients [N] of log p, H, sum p^2 and sum p^2 log p; None for no gradient."""
     n, L = 1 + found.rest, found.rest.log1p()
     g1, g2, g3, g4 = (None if g is None else g.double() for g in incoming)
     zero = torch.zeros_like(n)

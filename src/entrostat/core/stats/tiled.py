@@ -1,10 +1,10 @@
-"""Token statistics from hidden states and the head's weight, without ever holding [N, V] logits.
+"""Token statistics from hidden states and the head's weight, without the [N, V] logits in memory.
 
 Logits exist one tile of R tokens x C columns of the vocabulary at a time. The forward pass folds
-each tile into a few sums per token (`sums`); the backward pass computes each tile again, turns it
-into its gradient in place and multiplies that into the gradients of hidden states and weight. Tiles
-are float32 (float64 for float64 inputs), what adds up over them float64, gradients of hidden states
-and of weights the tiles' dtype until they are complete.
+each tile into a few sums per token (`sums`). The backward pass recomputes each tile, turns it into
+its gradient in place and multiplies that into the gradients of hidden states and weight. Tiles are
+float32 (float64 for float64 inputs) and sums over tiles float64. Gradients of hidden states and
+weight accumulate in the tiles' dtype.
 
 Shapes: N tokens, D hidden size, V vocabulary.
 """
@@ -23,7 +23,7 @@ from .sums import LOWEST, Head, Sums, coefficients, once
 
 Tile = tuple[int, int]  # tokens, columns
 
-# by measurement: on two cores (docs/numerics.md), on an H200 (docs/gpu.md), whose 132
+# measured on two cores (docs/numerics.md) and on an H200 (docs/gpu.md), whose 132
 # multiprocessors 33 x 256 columns fill; a tile has 554 MB there
 TILE: Tile = (1024, 2048)
 CUDA_TILE: Tile = (16384, 8448)
@@ -41,12 +41,12 @@ class _Tiles:
         self.rows = list(_spans(len(hidden), tile[0]))
         self.columns = list(_spans(len(weight), tile[1]))
         self.dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        # tensor cores multiply halves and add up in float32; elsewhere operands are widened first
+        # tensor cores multiply 16-bit operands and add in float32; elsewhere operands are widened
         self.half = hidden.is_cuda and hidden.dtype in _HALF
         self.operand = hidden.dtype if self.half else self.dtype
         self.size = (min(tile[0], len(hidden)), min(tile[1], len(weight)))
         self._tile = hidden.new_empty(self.size[0] * self.size[1], dtype=self.dtype)
-        # in the statistics' precision: fp16 has no number as low as the bound
+        # compared in the statistics' precision: fp16 cannot represent LOWEST
         self.forbidden = bias is not None and bool((bias.to(self.dtype) < LOWEST).any())
 
     def fold(self, triton: bool) -> Any:
@@ -83,7 +83,7 @@ class _Tiles:
 
 @contextmanager
 def matrix_units(hidden: Tensor) -> Iterator[None]:
-    """On a processor with AMX, bf16 hidden states multiply as on tensor cores, while open.
+    """Context: multiply bf16 hidden states with AMX, if the processor has it.
 
     Operands of float32 products are rounded to bf16, sums stay float32: two to four times as fast.
     """
@@ -98,7 +98,7 @@ def matrix_units(hidden: Tensor) -> Iterator[None]:
 
 
 def has_amx() -> bool:
-    """Whether the processor has matrix units for bf16, and torch may use them."""
+    """Whether the processor has matrix units for bf16 that torch may use."""
     return torch.backends.mkldnn.is_available() and torch.cpu._is_amx_tile_supported()
 
 
@@ -129,10 +129,10 @@ def gradients(
     incoming: tuple[Tensor | None, ...], wanted: tuple[bool, ...],
     tile: Tile = TILE, triton: bool = False,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of hidden, weight and bias, each tile's logits computed again.
+    """Gradients of hidden, weight and bias; recomputes each tile's logits.
 
-    From what `sums` found and the gradients [N] of log p, H, sum p^2 and sum p^2 log p (None where
-    none came in); `wanted` says which of the three are computed, the others are None.
+    From the result of `sums` and the gradients [N] of log p, H, sum p^2 and sum p^2 log p (None for
+    no gradient). `wanted` selects which of the three are computed; the others are None.
     """
     tiles = _Tiles(hidden, weight, bias, head, tile)
     by = coefficients(found, incoming, targets)
@@ -143,7 +143,7 @@ def gradients(
     for columns in tiles.columns:
         w = tiles.weight_of(columns)
         dw, db = None, None if d_bias is None else w.new_zeros(len(w), dtype=tiles.dtype)
-        if d_weight is not None:  # in place where that is precise enough, else a tile of its own
+        if d_weight is not None:  # in place if that is precise enough, else in a separate tile
             exact = d_weight.dtype == tiles.dtype
             dw = d_weight[columns] if exact else torch.zeros_like(w, dtype=tiles.dtype)
         for rows in tiles.rows:

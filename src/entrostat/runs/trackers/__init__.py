@@ -1,11 +1,11 @@
 """Experiment trackers beside metrics.jsonl: W&B, trackio, TensorBoard, MLflow (`--log`).
 
-They run in the process that trains, through their own libraries: a tracker that raises is warned of
-once and dropped, one that hangs hangs the run. What a dropped tracker missed it is given when the
-run is resumed. `services.py` has the trackers, a class each.
+They run in the training process, through their own libraries. A tracker that raises is dropped with
+one warning; a tracker that hangs blocks the run. A dropped tracker gets the missed iterations when
+the run is resumed. `services.py` has one class per tracker.
 
 A run's directory has under `trackers/`: NAME.json (the tracker's id of the run, the last iteration
-that it was given), and the files of TensorBoard and of W&B.
+that it received), and the files of TensorBoard and of W&B.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RAISED = (Exception, SystemExit)  # libraries raise SystemExit, too; not Keyboa
 
 
 class Trackers:
-    """The trackers of a run; without any, all of this does nothing."""
+    """The trackers of a run; a no-op without trackers."""
 
     def __init__(self, config: TrainConfig, note: Callable[[str], None]) -> None:
         check_installed(config.log.to)
@@ -47,7 +47,7 @@ class Trackers:
         self._folder = Path()
 
     def begin(self, path: Path, start: int, resume: bool) -> None:
-        """Start or resume the trackers of a run directory; give them what they missed."""
+        """Start or resume the trackers of a run directory, and send them missed iterations."""
         config = self._config
         for name in config.log.to:
             try:
@@ -94,7 +94,7 @@ class Trackers:
             with self._dropped_where_it_raises(name):
                 seal = read_seal(self._folder, name)
                 if iteration > seal["logged"]:
-                    # before the figures: a kill in between loses one iteration, none comes twice
+                    # before the metrics: a kill in between loses one iteration but repeats none
                     write_seal(self._folder, name, seal | {"logged": iteration})
                     service.log(iteration, numbers)
 
@@ -122,7 +122,7 @@ def _logged(path: Path, last: int) -> list[tuple[int, dict[str, Any]]]:
 
 
 def evaluated(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Rows of evaluation.jsonl, one a set, as figures: `eval/SET/avg@k`."""
+    """Rows of evaluation.jsonl, one per set, as metrics: `eval/SET/avg@k`."""
     return {
         f"eval/{row.get('set', row['split'])}/{key}": value
         for row in rows

@@ -1,12 +1,12 @@
-"""The trackers of `--log`, one class each; and what TRL's and veRL's own are told about a run.
+"""The trackers of `--log`, one class each; and the environment of TRL's and veRL's own trackers.
 
-An iteration is a tracker's step. Nothing is uploaded but figures and settings: no code, no model,
-no rollouts. A tracker's name is also the name of the module that it imports and of the extra that
+An iteration is a tracker's step. Only metrics and settings are uploaded: no code, no model, no
+rollouts. A tracker's name is also the name of the module that it imports and of the extra that
 installs it. To add one, write a class here and put the name into `SERVICES` and
 `config.instruments.Tracker`.
 
-W&B and MLflow read what TRL and veRL have them do from the environment; that is where a resumed
-run's id goes. What the user has set there stays.
+W&B and MLflow in TRL and veRL read their settings from environment variables, including a resumed
+run's id. Variables set by the user are kept.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ FOLDER = "trackers"  # in a run's directory
 
 @dataclass(frozen=True)
 class Started:
-    """What a tracker is told of a run when it starts or resumes."""
+    """Information for a tracker when a run starts or resumes."""
 
     folder: Path  # RUN/trackers
     project: str
     name: str
     settings: Mapping[str, Any]
-    id: str  # the attribute `id` of the tracker that is resumed; "" for a new run
+    id: str  # the resumed tracker's attribute `id`; "" for a new run
 
 
 class Service(ABC):
@@ -52,7 +52,7 @@ class Service(ABC):
     Attributes:
         title: the tracker's name in messages.
         id: the tracker's id of the run; a resumed run gets it back.
-        place: where the figures go, for the terminal.
+        place: where the metrics go, for the terminal.
     """
 
     title: ClassVar[str]
@@ -65,18 +65,18 @@ class Service(ABC):
 
     @abstractmethod
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
-        """Log an iteration's figures. Iterations come in order, each once."""
+        """Log an iteration's metrics. Iterations come in order, each once."""
 
     def alert(self, text: str) -> None:  # noqa: B027 - optional
-        """Push a raised alarm, where the tracker can; `alarm/raised` is among the figures."""
+        """Push a raised alarm, if the tracker can; `alarm/raised` is among the metrics."""
 
     @abstractmethod
     def finish(self, ok: bool) -> None:
-        """Close the run; `ok` is False where training failed."""
+        """Close the run; `ok` is False if training failed."""
 
 
 class WandB(Service):
-    """Weights & Biases; offline where there is no login, or no server, at the start."""
+    """Weights & Biases; offline if there is no login or no server at the start."""
 
     title = "W&B"
 
@@ -86,7 +86,7 @@ class WandB(Service):
         given: dict[str, Any] = {
             "project": run.project, "name": run.name, "id": run.id, "dir": run.folder,
             "config": dict(run.settings), "resume": "allow",
-            "reinit": "create_new",  # beside a run of the caller's, not in it
+            "reinit": "create_new",  # separate from a run of the caller
             "settings": wandb.Settings(silent=True, console="off", disable_code=True),
         }  # fmt: skip
         mode = os.environ.get("WANDB_MODE") or (None if logged_in() else "offline")
@@ -116,12 +116,12 @@ def logged_in() -> bool:
 
     try:
         return bool(wandb.login(prompt=False, verify=False))
-    except (TypeError, wandb.Error):  # a version that would ask, or a key that is none
+    except (TypeError, wandb.Error):  # a version that would prompt, or an invalid key
         return "WANDB_API_KEY" in os.environ
 
 
 class Trackio(Service):
-    """trackio: local, or where TRACKIO_SPACE_ID says. A run resumes under its name."""
+    """trackio: local, or in TRACKIO_SPACE_ID. A run resumes under its name."""
 
     title = "trackio"
 
@@ -167,7 +167,7 @@ class TensorBoard(Service):
 
 
 class MLflow(Service):
-    """MLflow, where MLFLOW_TRACKING_URI says, else in its own default."""
+    """MLflow, at MLFLOW_TRACKING_URI, else at its own default."""
 
     title = "MLflow"
 
@@ -183,7 +183,7 @@ class MLflow(Service):
             place = found.experiment_id if found else self._client.create_experiment(run.project)
             self.id = self._client.create_run(place, run_name=run.name).info.run_id
             settings = [Param(mlflow_name(k), str(v)[:500]) for k, v in flat(run.settings)]
-            for first in range(0, len(settings), 100):  # a request takes so many
+            for first in range(0, len(settings), 100):  # the limit of a request
                 self._client.log_batch(self.id, params=settings[first : first + 100])
         self.place = f"run {self.id} at {self._client.tracking_uri}"
 
@@ -206,7 +206,7 @@ TITLES = {name: service.title for name, service in SERVICES.items()}
 
 
 def alert_here(names: Collection[str], words: str) -> None:
-    """Push an alarm through trackers that other code has begun in this process."""
+    """Push an alarm through trackers that other code has started in this process."""
     if "trackio" in names:
         import trackio
 
@@ -219,7 +219,7 @@ def alert_here(names: Collection[str], words: str) -> None:
 
 
 def mlflow_name(key: str) -> str:
-    """A metric's name as MLflow takes it: no `@`, nothing but letters, digits and `_.-:/ `.
+    """A metric's name valid in MLflow: no `@`, only letters, digits and `_.-:/ `.
 
     Example:
         >>> mlflow_name("eval/test/avg@k")
@@ -246,9 +246,9 @@ def warn_of(name: str, error: BaseException, more: str = "") -> None:
 
 
 def read_seal(folder: Path, name: str) -> dict[str, Any]:
-    """What a tracker had of the run: `id`, `logged` (the last iteration it was given), `place`.
+    """A tracker's record of the run: `id`, `logged` (the last iteration it received), `place`.
 
-    What is damaged is taken for nothing: the tracker starts a run of its own.
+    A damaged record counts as none: the tracker starts a new run.
     """
     seal = read_json(folder / f"{name}.json")
     good = type(seal.get("id")) is str and type(seal.get("logged")) is int
@@ -261,7 +261,7 @@ def write_seal(folder: Path, name: str, seal: dict[str, Any]) -> None:
 
 
 def environment(config: TrainConfig, path: Path) -> dict[str, str]:
-    """What the environment says to the trackers of TRL and of veRL."""
+    """The environment variables for the trackers of TRL and of veRL."""
     to, folder = config.log.to, (path / FOLDER).absolute()
     told: dict[str, str] = {}
     if "wandb" in to:
@@ -270,7 +270,7 @@ def environment(config: TrainConfig, path: Path) -> dict[str, str]:
             "WANDB_DIR": str(folder), "WANDB_RESUME": "allow",
             "WANDB_RUN_ID": read_seal(folder, "wandb")["id"],
         }  # fmt: skip
-    if "tensorboard" in to:  # TRL's name for it, and veRL's
+    if "tensorboard" in to:  # the name in TRL and in veRL
         place = str(folder / "tensorboard")
         told |= {"TENSORBOARD_LOGGING_DIR": place, "TENSORBOARD_DIR": place}
     if "mlflow" in to:
@@ -284,16 +284,16 @@ def name_of(config: TrainConfig, path: Path) -> str:
 
 
 def open_folder(config: TrainConfig, path: Path, resume: bool) -> Path:
-    """The trackers' folder in a run's directory, made where there are any.
+    """The trackers' folder in a run's directory, created if there are trackers.
 
-    A new run forgets what an earlier try left. W&B's id of the run is chosen here, once.
+    A new run removes the files of an earlier attempt. W&B's id of the run is chosen here, once.
     """
     folder = path / FOLDER
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
     if config.log.to:
         folder.mkdir(exist_ok=True)
-        for part in folder.glob(".*.part"):  # of a write that was cut short
+        for part in folder.glob(".*.part"):  # of an interrupted write
             part.unlink()
     if "wandb" in config.log.to and not read_seal(folder, "wandb")["id"]:
         write_seal(folder, "wandb", {"id": secrets.token_hex(4), "logged": -1, "place": ""})
