@@ -44,7 +44,7 @@ def verdicts(record: Record, file: Path) -> list[str]:
         for verdict in VERDICTS[:2] for one in decided if one.verdict == verdict
     ]  # fmt: skip
     counts = {verdict: sum(one.verdict == verdict for one in decided) for verdict in VERDICTS}
-    each = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items())
+    each = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
     lead = f"Verdicts on {len(decided)} claims: {each}."
     head = ["claim", "source", "verdict", "effect, 95% interval", "minimum effect", "seeds"]
     return [lead, "", *rows_of(head, rows)]
