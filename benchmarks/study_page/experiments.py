@@ -42,14 +42,14 @@ def first_moves(record: Record) -> list[str]:
     score = Figure("evaluation", "test/avg@k", "last")
     moves = Figure("metric", "kl/old_new", 0.05)
     asked = {
-        "first moves, with the score": moves,
-        "entropy at the end, with the score": Figure("metric", "entropy/exact", "last"),
-        "entropy summed, with the score": Figure("metric", "entropy/exact", "sum"),
+        "rho of early KL and score": moves,
+        "rho of final entropy and score": Figure("metric", "entropy/exact", "last"),
+        "rho of summed entropy and score": Figure("metric", "entropy/exact", "sum"),
     }
     where = ("methods", "clipping", "off_policy", "law", "control", "signs", "steer_control",
              "restore")  # fmt: skip
-    reach = {"first moves, least to most, nats": moves, "score, least to most": score}
-    by_seed = "first moves, with the score, mean of the seeds' own"
+    reach = {"early KL, range, nats": moves, "score, range": score}
+    by_seed = "rho of early KL and score, mean over seeds"
     cells: dict[str, list[str]] = {w: [] for w in ("seeds", "settings", *reach, *asked, by_seed)}
     for experiment in where:
         # one update a batch leaves no policy behind: its KL(old || new) is 0 or not there
@@ -122,7 +122,7 @@ def spearman(record: Record) -> list[str]:
     rows = {
         "different right answers": "distinct", "n-grams that differ": "diversity/ngram",
         "self-BLEU": "diversity/self_bleu", "entropy of the prompt": "prompt_entropy",
-        "right answers told from wrong ones by their probability (AUC)": "calibration/auc",
+        "AUC of the probability for right against wrong answers": "calibration/auc",
         "pass@16": "pass@k", "avg@16": "avg@k",
     }  # fmt: skip
     cells = []
@@ -179,11 +179,11 @@ def sequential(record: Record) -> list[str]:
     ]  # fmt: skip
     afresh = {"long": "long_grpo", "short": "short_grpo"}
     cells.append([
-        "GRPO afresh", *(score(afresh[task], task) for task in ways.values()),
+        "GRPO from the base", *(score(afresh[task], task) for task in ways.values()),
         ", ".join(plain(record.sure("sequential", afresh[t], seeds, start), 2)
                   for t in ways.values()),
     ])  # fmt: skip
-    head = ["", "short, then long", "long, then short", "entropy at the start of the second"]
+    head = ["", "short, then long", "long, then short", "entropy, start of the second task"]
     return [said(seeds), "", *rows_of(head, cells)]
 
 
@@ -202,11 +202,11 @@ def presets(record: Record) -> list[str]:
     seeds = record.shared("presets", [f"{place}_{name}" for place in places for name in rows])
     shown = {
         "first iteration": (Figure("analysis", "change/mean", "first"), 4),
-        "five": (Figure("analysis", "change/mean", "sum"), 3),
+        "five iterations": (Figure("analysis", "change/mean", "sum"), 3),
     }
     head = [""]
     for place in places.values():
-        head += [f"{place}: held back above, below", *shown, "reward, before and fifth"]
+        head += [f"{place}: held back above, below", *shown, "reward, first and fifth"]
     cells = []
     for name, word in rows.items():
         row = [word]
@@ -249,9 +249,9 @@ def opefo_tokens(record: Record) -> list[str]:
     }  # fmt: skip
     seeds = record.shared("opefo_tokens", list(rows))
     figures: dict[str, Callable[[Mapping[str, Any]], float]] = {
-        "tokens of right answers": lambda line: line["correct"]["right"]["share"],
+        "share of tokens in right answers": lambda line: line["correct"]["right"]["share"],
         "lam by Eq. 6": lambda line: lam_of(line, "opefo"),
-        "by exact influences": lambda line: lam_of(line, "influence"),
+        "lam by exact influences": lambda line: lam_of(line, "influence"),
     }
     cells = []
     for group, word in rows.items():
@@ -298,14 +298,14 @@ def forecast(record: Record, experiment: str, groups: Mapping[str, str]) -> list
     """How well the next change of entropy is foretold, by setting."""
     rows = {
         "influences, in sample": ("correlation", "forecast/in_sample", 0),
-        "influences, crossed": ("correlation", "forecast/crossed", 0),
-        "in motion alone": ("correlation", "forecast/momentum", 0),
-        "**the step**": ("correlation", "forecast/step", 0),
-        "slope of the step": ("slope", "forecast/step", 0),
-        "slope of crossed": ("slope", "forecast/crossed", 0),
+        "influences, cross-fitted": ("correlation", "forecast/crossed", 0),
+        "momentum alone": ("correlation", "forecast/momentum", 0),
+        "**AdamW's step**": ("correlation", "forecast/step", 0),
+        "slope, AdamW's step": ("slope", "forecast/step", 0),
+        "slope, cross-fitted influences": ("slope", "forecast/crossed", 0),
         "OPEFO's flow S+ - S- (Sec. 4), before the update": ("correlation", "flow/net", 0),
-        "the law of the iterations so far (COV)": ("correlation", "law/change", 0),
-        "the last change": ("correlation", "forecast/change", 1),
+        "the law fitted to earlier iterations (COV)": ("correlation", "law/change", 0),
+        "the previous change": ("correlation", "forecast/change", 1),
     }
     seeds = record.shared(experiment, list(groups))
     cells = []

@@ -58,16 +58,16 @@ def over(values: Sequence[float]) -> str:
 
 
 def how_early(found: Sequence[Fitted]) -> str:
-    """Entropy spent and score gained after parts of the steps.
+    """Shares of a run's entropy fall and score gain after parts of the steps.
 
-    Medians over runs: of one that ends near where it began the share is anything.
+    Medians over runs: in a run that ends near where it began, the share may be any number.
     """
     parts = [
-        f"{each.share:.0%} of the steps: {middle([f.spent[i].entropy for f in found])} and "
-        f"{middle([f.spent[i].score for f in found])}"
+        f"{middle([f.spent[i].entropy for f in found])} and "
+        f"{middle([f.spent[i].score for f in found])} after {each.share:.0%} of the steps"
         for i, each in enumerate(found[0].spent)
     ]
-    return f"Entropy spent and score gained, of all of a run's, medians: after {'; '.join(parts)}."
+    return f"Median share of a run's entropy fall and of its score gain: {'; '.join(parts)}."
 
 
 def middle(shares: Sequence[float]) -> str:
@@ -87,14 +87,14 @@ def of_law(record: Record) -> list[str]:
         ]
         for i, rival in enumerate(found[0].rivals)
     ]
-    rows.append(['"it stays"', "", over([each.early.rmse_stay for each in found])])
+    rows.append(["constant score", "", over([each.early.rmse_stay for each in found])])
     one = pooled([each.law for each in found], [each.group for each in found])
     rows += [
-        ["each run by the law of the other seeds of its method", plain(one.rmse_alike, 3), ""],
-        ["by the law of the other methods", plain(one.rmse_others, 3), ""],
-        ["by one law for all", plain(one.rmse_one, 3), ""],
+        ["law of the same method's other seeds", plain(one.rmse_alike, 3), ""],
+        ["law of the other methods", plain(one.rmse_others, 3), ""],
+        ["one law for all runs", plain(one.rmse_one, 3), ""],
     ]
-    head = ["x", "error", "of later scores, from the first 15%"]
+    head = ["predictor", "RMSE", "RMSE of later scores, from the first 15%"]
     return [said(seeds), "", *rows_of(head, rows), "", how_early(found)]
 
 
@@ -129,12 +129,12 @@ def of_sizes(record: Record) -> list[str]:
     )
     one = pooled(laws, [each.group for each in found])
     head = ["parameters", "entropy, first", "end", "avg@16, end", "a", "b", "ceiling b - a", "R²",
-            "RMSE, own law", "by the lines through the other sizes"]  # fmt: skip
+            "RMSE, own law", "RMSE, a and b from the other sizes"]  # fmt: skip
     return [
         said(seeds), "", *rows_of(head, rows), "",
-        f"For each factor e of size: {lines}. RMSE of one law for all: {plain(one.rmse_one, 3)}; "
-        f"of later scores from the first 15%: {over([each.early.rmse for each in found])}, of "
-        f'"it stays": {over([each.early.rmse_stay for each in found])}. {how_early(found)}',
+        f"Per factor e in size: {lines}. RMSE of one law for all runs: {plain(one.rmse_one, 3)}. "
+        f"RMSE of later scores, from the first 15%: {over([each.early.rmse for each in found])}; "
+        f"constant score: {over([each.early.rmse_stay for each in found])}. {how_early(found)}",
     ]  # fmt: skip
 
 

@@ -72,14 +72,14 @@ MODEL_ROWS = {
     "on_policy": "on-policy, one update", "steer": "STEER", "pos_adv": "positive weight to .8x",
     "repo_r": "REPO-R, both ways", "thermostat": "zeta as a knob, 1x", "opefo": "OPEFO, one update",
 }  # fmt: skip
-MOVES = Column("moves", {"metric": "kl/old_new", "at": 0.05}, 4, half=False)
+MOVES = Column("early KL", {"metric": "kl/old_new", "at": 0.05}, 4, half=False)
 NEWER_ROWS = {
     "multiplier": "thermostat, 1x", "multiplier_75": "thermostat, .75x", "grpo": "GRPO",
     "entropic": "EntroPIC, 1x", "stare": "STARE, 1x", "ce_gppo": "CE-GPPO", "cispo": "CISPO",
     "sapo": "SAPO", "gmpo": "GMPO", "vespo": "VESPO", "up": "UP", "dppo": "DPPO", "ipo": "IPO",
     "icepop": "IcePop", "m2po": "M2PO",
 }  # fmt: skip
-OFF_TARGET = Column("off by", {"distance": "entropy/exact", "with": "entropy/first"})
+OFF_TARGET = Column("RMS deviation", {"distance": "entropy/exact", "with": "entropy/first"})
 HELD_BACK = (
     Column("clipped above", {"metric": "clip/high", "at": "mean"}, 2, False, 100, "%"),
     Column("clipped below", {"metric": "clip/low", "at": "mean"}, 2, False, 100, "%"),
@@ -93,9 +93,10 @@ TABLES: dict[str, Table] = {
             *HELD_BACK,
         ),
         {
-            "dapo": "DAPO", "dapo_rounded": "its log-probs rounded to bf16", "loop": "LOOP",
-            "loop_rounded": "rounded", "rloo": "RLOO, one update", "rloo_rounded": "rounded",
-            "dapo_bf16": "DAPO trained in bf16", "dapo_fp16": "in fp16",
+            "dapo": "DAPO", "dapo_rounded": "DAPO, log-probs rounded to bf16", "loop": "LOOP",
+            "loop_rounded": "LOOP, rounded", "rloo": "RLOO, one update",
+            "rloo_rounded": "RLOO, rounded",
+            "dapo_bf16": "DAPO trained in bf16", "dapo_fp16": "DAPO trained in fp16",
         },
     ),
     "control": Table(
@@ -145,7 +146,7 @@ TABLES: dict[str, Table] = {
         {
             "extreme": "GRPO, clip (.99, 5), 16 updates (`extreme`)",
             "extreme_high0.2": "upper bound .2",
-            "extreme_pos_only": "tokens of right answers alone",
+            "extreme_pos_only": "tokens of right answers only",
             "extreme_low0.2": "lower bound .2", "extreme_updates4": "4 updates",
             "extreme_lr3e-5": "**a tenth of the learning rate**",
             "grpo": "GRPO, clip (.2, .2), 4 updates", "clip_wide": "clip (1, 1)",
@@ -170,7 +171,7 @@ TABLES: dict[str, Table] = {
         "warmup",
         (
             Column("reward, lowest", {"metric": "reward/mean", "at": "min"}),
-            MOVES, Column("after the warm-up", {"metric": "kl/old_new", "at": 0.12}, 4, half=False),
+            MOVES, Column("KL after warm-up", {"metric": "kl/old_new", "at": 0.12}, 4, half=False),
             *columns(LATE, SCORE, DISTINCT),
         ),
         {
@@ -190,8 +191,9 @@ TABLES: dict[str, Table] = {
         "opefo_dose",
         columns(LATE, SCORE, DISTINCT),
         {
-            "on_policy": "0 (on-policy)", "lam0.1": ".1", "lam0.2": ".2", "lam0.3": ".3",
-            "lam0.4": ".4", "lam0.5": ".5", "opefo": "by its rule",
+            "on_policy": "lam 0 (on-policy)", "lam0.1": "lam .1", "lam0.2": "lam .2",
+            "lam0.3": "lam .3", "lam0.4": "lam .4", "lam0.5": "lam .5",
+            "opefo": "lam by OPEFO's rule",
         },
     ),
     "coefficients": Table(

@@ -44,11 +44,9 @@ def verdicts(record: Record, file: Path) -> list[str]:
         for verdict in VERDICTS[:2] for one in decided if one.verdict == verdict
     ]  # fmt: skip
     counts = {verdict: sum(one.verdict == verdict for one in decided) for verdict in VERDICTS}
-    lead = (
-        f"Of {len(decided)} claims {counts[VERDICTS[0]]} hold, {counts[VERDICTS[1]]} do not, and "
-        f"{counts[VERDICTS[2]]} cannot be told so far."
-    )
-    head = ["claim", "who", "verdict", "effect, 95% interval", "counts from", "seeds"]
+    each = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
+    lead = f"Verdicts on {len(decided)} claims: {each}."
+    head = ["claim", "source", "verdict", "effect, 95% interval", "minimum effect", "seeds"]
     return [lead, "", *rows_of(head, rows)]
 
 
@@ -61,7 +59,7 @@ def open_claims(record: Record, file: Path) -> list[str]:
         ]
         for one in decided_by(record, file) if one.verdict == VERDICTS[2]
     ]  # fmt: skip
-    head = ["claim", "who", "effect, 95% interval", "counts from", "seeds", "left open by"]
+    head = ["claim", "source", "effect, 95% interval", "minimum effect", "seeds", "left open by"]
     return rows_of(head, rows)
 
 
@@ -76,7 +74,7 @@ def of_fresh_seeds(record: Record, file: Path) -> list[str]:
         ]
         for one in decided
     ]  # fmt: skip
-    head = ["claim", "verdict", "effect, 95% interval", "counts from", "seeds"]
+    head = ["claim", "verdict", "effect, 95% interval", "minimum effect", "seeds"]
     return [f"Seeds {seeds[0]} to {seeds[-1]}.", "", *rows_of(head, rows)]
 
 
@@ -103,7 +101,7 @@ def on_both(record: Record, file: Path) -> list[str]:
         rows.append(
             [claim.says, claim.paper, bare(f"{claim.least:g}"), alone(tiny[name]), *cells.values()]
         )
-    return rows_of(["claim", "who", "counts from", "tiny policy", *TASKS.values()], rows)
+    return rows_of(["claim", "source", "minimum effect", "tiny policy", *TASKS.values()], rows)
 
 
 def side_by_side(record: Record, file: Path, other: Path) -> list[str]:
@@ -114,7 +112,7 @@ def side_by_side(record: Record, file: Path, other: Path) -> list[str]:
         first = mine[one.claim.id.removeprefix("own-")]
         both = [[seen(each), str(len(each.effects))] for each in (first, one)]
         rows.append([one.claim.says, bare(f"{one.claim.least:g}"), *both[0], *both[1]])
-    head = ["claim", "counts from", "mean over tokens", "seeds", "1/\\|tau\\|", "seeds"]
+    head = ["claim", "minimum effect", "mean over tokens", "seeds", "1/\\|tau\\|", "seeds"]
     return rows_of(head, rows)
 
 
@@ -148,7 +146,7 @@ def still_open(one: Decided, record: Record) -> str:
         return "seeds to come"
     if one.low is None or one.high is None or one.low <= one.claim.least <= one.high:
         return "its interval"
-    return f"the other claims (alone: {VERDICTS[one.high < one.claim.least]})"
+    return f"the correction (alone: {VERDICTS[one.high < one.claim.least]})"
 
 
 def reach(one: Decided) -> str:
