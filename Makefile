@@ -46,8 +46,9 @@ demo: $(VENV)/.package
 demo-llm: $(VENV)/.models
 	$(BIN)/entrostat model smollm2
 	$(BIN)/entrostat study recipes/demo_llm.toml --output runs/demo_llm
+# three processes on two cores: tests wait a fourth of their time, for child processes and time limits
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 test-slow: $(VENV)/.dev
 	ENTROSTAT_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 lint: $(VENV)/.dev
