@@ -78,7 +78,7 @@ class Analysis:
         self.watch = UpdateProbe(
             meter, subject.objective, self.trained, sequences[kept], subject.generator
         )
-        self.seconds = time.perf_counter() - began  # spent so far, without those of `watched`
+        self.seconds = time.perf_counter() - began  # spent so far, without those of `watch`
 
     def finish(self, iteration: int) -> tuple[dict[str, Any], Tensor]:
         """After the updates: the line of analysis.jsonl, and the entropy change [B, T], nats."""

@@ -41,7 +41,7 @@ class InfluenceInput:
 
 
 def influences(subject: InfluenceInput, trained: TokenBatch, terms: Terms) -> tuple[Tensor, float]:
-    """The tokens' influences on the batch's mean entropy, and their exact sum.
+    """The tokens' influences on the batch's mean entropy, and the value that they must add up to.
 
     An influence is the token's contribution to the first-order change of the whole rollout batch's
     mean entropy by one AdamW step. The step has no momentum, uses all trained rows and the learning

@@ -32,7 +32,7 @@ TENTHS = 10  # bins of the old probability
 
 
 def sides_of(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
-    """The tokens [B, T] bool that each side of the clip removes, at the terms' own ratio."""
+    """The tokens [B, T] bool that are clipped on each side, at the terms' own ratio."""
     clip = clip_sides(terms, ratio_of(batch, terms))
     return {"high": clip.high & batch.mask, "low": clip.low & batch.mask}
 
@@ -125,7 +125,7 @@ class UpdateProbe:
         }
 
     def clipped(self) -> dict[str, dict[str, float]]:
-        """OPEFO Fig. 2(c): sums over the updates and the tokens that each side of the clip removed.
+        """OPEFO Fig. 2(c): sums over the updates and the tokens clipped on each side.
 
         `opefo` is the sum of Eq. 6, `in_update` of the actual change by the update there, nats.
         """

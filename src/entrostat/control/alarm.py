@@ -53,7 +53,7 @@ class Alarm:
         trend: the filter's state.
         target: the controller's current target, nats; None without a controller.
         recent: the last three entropies, nats.
-        row: consecutive iterations with a forecast above the threshold.
+        row: consecutive iterations with a forecast at or above the threshold, not `trusted`.
 
     Raises:
         ValueError: an end of the band cannot be read, or is a schedule; low is not below high.

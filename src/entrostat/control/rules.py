@@ -110,7 +110,7 @@ class Additive:
 
 @dataclass(frozen=True)
 class PiState(ControlState):
-    """`integral` is the integral part of the coefficient."""
+    """`integral` is the part of the coefficient accumulated from past errors."""
 
     integral: float = 0.0
 

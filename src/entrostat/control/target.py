@@ -52,7 +52,7 @@ class Target:
     def at(self, progress: float | None, first: float) -> float:
         """The target at a time, nats, given the first iteration's entropy `first`, nats.
 
-        `progress` is 0 at the first iteration, 1 at the last; outside [0, 1] it is clamped.
+        `progress` is 0 at the first iteration, 1 at the last; beyond `times` the target stays.
         """
         values = [level.of(first) for level in self.levels]
         if self.constant:

@@ -5,9 +5,9 @@ On z_t = log(H_t / H_1 + .05), where noise is uniform over levels and a steady d
     z_t = l_t + e_t,    l_t+1 = l_t + phi s_t + a_t,    s_t+1 = phi s_t + b_t,               (1)
 
 a level and a slope that decays (phi < 1) or does not, both random walks. The shares of noise, level
-and slope in the movement are unknown: 36 Kalman filters with different variances run in parallel
-(the common scale of the variances has a conjugate prior). Each is weighted by its past predictions,
-older iterations counting less. The forecast is their mixture.
+and slope in the movement are unknown: 36 Kalman filters with different variances and phi run in
+parallel (the scale of a filter's variances has a conjugate prior). Each is weighted by its past
+predictions, older iterations counting less. The forecast is their mixture.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _normal(x: Array) -> Array:
 
 @cache
 def _paths() -> tuple[Array, Array]:
-    """[36, 201] each: change of the level after k iterations by a unit slope, and its variance.
+    """[36, 201] each: the level's change in k iterations by a unit slope, its variance by noise.
 
     The variance is relative to that of e.
     """

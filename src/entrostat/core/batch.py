@@ -49,8 +49,9 @@ class TokenBatch:
             the old policy's (importance sampling); None: 1.
         edited: [B, T] bool. Tokens whose advantage a method changed from the estimator's value;
             set by `Objective.prepare`, read by metrics only. None: no token.
-        idle: [B] bool. Rollouts of zero-advantage groups. They have no part in the policy term;
-            penalties still act on them. Methods never see their tokens. None: none.
+        idle: [B] bool. Rollouts without a part in the policy term: in zero-advantage groups,
+            without reward, or left out by a method. Penalties still act on them. Methods never see
+            their tokens. None: none.
         tempered: [B] bool. Rollouts that a method requested at another temperature than the
             iteration's own (`Method.resamples`). None: none.
         outcome: [B] float. Advantages of whole rollouts, before methods edit them per token; set
@@ -63,7 +64,8 @@ class TokenBatch:
         micro_batch: [B] int, from 0, the same on all ranks. The micro-batch of a rollout, where
             the trainer's own loss selects tokens per micro-batch (TRL). None: unknown.
         ranks: the processes that hold the minibatch. A plan on this batch then covers the rows of
-            all ranks, and every rank makes the same calls; slicing it slices the global batch.
+            all ranks, and every rank makes the same calls; a slice is this rank's part of a slice
+            of the global batch.
 
     Raises:
         ValueError: a shape does not fit; the message names the argument.

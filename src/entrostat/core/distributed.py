@@ -160,7 +160,7 @@ class GlobalBatch:
     # ------------------------------------------------------------------ by size, at random
 
     def quantile(self, values: Tensor, q: float) -> float:
-        """The q-quantile of values [B, T] over the mask, interpolated; NaN without a token."""
+        """The q-quantile of values [B, T] over the mask, linearly interpolated; NaN if empty."""
         if not self.tokens:
             return math.nan
         kept = _array(values)[_array(self.mask)]

@@ -100,7 +100,7 @@ class Objective(Chain):
             fresh: the weights are still those that gave `old_logp`. Log-probs then differ only by
                 the rounding of another packing, so every ratio is set to 1.
             measure: returns the current policy's log-probs and entropies [B, T]; called only if a
-                method reads them and the batch lacks them.
+                method reads them and not `fresh`.
             scale: as in `plan`.
             mean: as in `plan`.
         """

@@ -31,7 +31,7 @@ def outcome_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
     """The batch with advantages [B] from its rewards and groups, before methods edit advantages.
 
     Methods' edits of the rewards are in the result. Between this and `prepare` a trainer marks
-    zero-advantage groups as `idle`; if the chain does not `penalises`, it may drop them.
+    zero-advantage groups as `idle`; if `chain.penalises` is False, it may drop them.
     """
     if batch.rewards is None or batch.group is None:
         raise ValueError(
@@ -162,7 +162,7 @@ def _prepared(chain: Chain, batch: TokenBatch) -> TokenBatch:
 
 
 def drop_zero_advantage(chain: Chain, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:
-    """Rows [R] of a batch with advantages that must be trained on, and the batch of these rows.
+    """The rows [R] that must be trained on, and the batch of these rows.
 
     The rows that are not idle; all rows if a penalty acts on every sampled token.
     """

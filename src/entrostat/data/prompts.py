@@ -66,7 +66,7 @@ def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
 
 
 def drawn(task: Task, config: TrainConfig, iteration: int) -> list[int]:
-    """Their indices in the task's first split; in a finite split each comes once per epoch."""
+    """The prompts' indices in the task's first split; in a finite one each once per epoch."""
     first = (iteration - 1) * config.sampling.prompts
     places = range(first, first + config.sampling.prompts)
     size = task.size(task.splits[0])

@@ -51,7 +51,7 @@ from ..method.opefo import entropy_change
 from ..method.steer import in_quadrant
 from .tables import QUADRANTS, THIRDS, TOP_SHARES, prompt_covariance, prompt_means, terciles
 
-# prefix of a sum's name; veRL reduces names with "max" or "min" by maximum or minimum.
+# prefix of a sum's name; it must not contain "max" or "min", by which veRL would reduce it.
 # A sum that is only divided is named PART + the name of its divisor + "/" + its own.
 PART = "sum/"
 # metrics of the loss that are over all sampled tokens, idle rollouts included

@@ -262,7 +262,7 @@ def quadrants(advantages: Tensor, logp: Tensor, mask: Tensor) -> dict[str, Tenso
 def clipped_sides(
     ratio: Tensor, advantages: Tensor, mask: Tensor, low: float | Tensor, high: float | Tensor
 ) -> dict[str, Tensor]:
-    """The tokens that PPO's clip removes, by side, each [B, T] bool.
+    """The tokens whose gradient PPO's clip removes, by side, each [B, T] bool.
 
     "high": A > 0 and ratio > 1 + high · "low": A < 0 and ratio < 1 - low. Their entropy changes
     are those that each side of the clip stops. The bounds are numbers, or [B, T].

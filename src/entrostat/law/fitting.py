@@ -310,9 +310,9 @@ def p_words(p: float) -> str:
 
 
 def runs_test(values: Array) -> tuple[int, float, float] | None:
-    """Runs about the median: observed, expected, one-sided p; None below 10 values per side.
+    """Runs about the median: observed, expected, p of so few; None below 10 values per side.
 
-    Wald & Wolfowitz (1940), normal approximation; values at the median are left out.
+    Wald & Wolfowitz (1940), one-sided, normal approximation; values at the median are left out.
     """
     from scipy.stats import norm
 

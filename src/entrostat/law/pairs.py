@@ -212,7 +212,7 @@ def _evaluation(run: Run, name: str) -> _Figure | None:
 
 
 def _evaluation_entropy(run: Run, split: str | None) -> _Figure | None:
-    """The entropy of the evaluation's own samples, of a split (None: the first)."""
+    """The entropy of the evaluation's own samples, of a split, else of the first."""
     known = split if split in sets_of(run) else next(iter(sets_of(run)), "")
     figure = _evaluation(run, f"{known}/entropy") or _metric(run, "eval_entropy")
     if figure is None:

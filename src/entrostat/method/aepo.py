@@ -18,7 +18,7 @@ _RIGHT = 0.05  # a larger advantage counts as right, in the authors' code
 
 @dataclass(frozen=True)
 class Aepo(Method):
-    """AEPO: trains by REINFORCE on a few right rollouts sampled at another temperature.
+    """AEPO: also trains, by REINFORCE, on a few right rollouts sampled at another temperature.
 
     After the rollouts of an iteration the first `share` of its prompts are sampled again, at
     temperature `hot` while entropy is at most the target and at `cold` while it is above. The first

@@ -34,14 +34,14 @@ class ClipCov(Method):
     [low, high] that PPO has not clipped already, ratio N are chosen uniformly with the run's
     generator; their policy loss counts in the value but not in the gradient. ratio N is rounded up
     or down at random, so that its mean is ratio N. If no token qualifies, none is chosen (COV 4.1,
-    Alg. 1). The PPO clip stays wide, (1, 1), as in the authors' scripts. The share of tokens
-    without gradient is logged as `terms/frozen`.
+    Alg. 1). The PPO clip stays wide, (1, 1), as in the authors' scripts. The share of
+    chosen tokens is logged as `terms/frozen`.
 
     Parameters:
         ratio: share of the minibatch's tokens whose gradient is removed.
         low, high: range of covariances that qualify.
         at_least: 0, or k for max(k, floor(ratio N)) tokens. 1 is the authors' code; on minibatches
-            below 1/ratio tokens it removes many times the share.
+            below 1/ratio tokens it chooses many times the share.
 
     Deviations: the public code selects in each micro-batch, where the first update's means are
     those of a few rollouts; here the selection is over the whole minibatch. Alg. 1 rounds down, so

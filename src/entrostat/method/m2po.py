@@ -15,7 +15,7 @@ from .ratios import log_ratio
 
 @dataclass(frozen=True)
 class M2po(Method):
-    """M2PO: masks the tokens of largest log ratio until the second moment is below a threshold.
+    """M2PO: masks the tokens of largest |log ratio| until the second moment is below a bound.
 
     Weight 0 on the fewest tokens of largest m = (lp - lp0)^2 such that the mean of m over the
     others is below the threshold; no other clip (arXiv 2510.01161; AReaL's `m2_threshold`). Of

@@ -15,7 +15,7 @@ from .ratios import log_ratio
 
 @dataclass(frozen=True)
 class OffPolicyMask(Method):
-    """Off-policy sequence mask: masks rollouts with negative advantage and a large log ratio.
+    """Off-policy sequence mask: masks rollouts with A < 0 that have become unlikely.
 
     Weight 0 where A < 0 and the rollout's mean of lp0 - lp is above delta; DeepSeek-V3.2 (arXiv
     2512.02556), Eq. 9; TRL's `off_policy_mask_threshold`. If vLLM samples, TRL takes vLLM's
@@ -34,7 +34,7 @@ class OffPolicyMask(Method):
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
         x, most = log_ratio(batch), -self.delta * batch.lengths
         # exact sums are slow: compute them only where the plain sum, within its error (at most
-        # T eps times the sum of magnitudes), may exceed delta
+        # T eps times the sum of magnitudes), may be below `most`
         off = x.shape[1] * torch.finfo(x.dtype).eps * x.abs().sum(-1)
         near = (x.sum(-1) - off < most).nonzero()[:, 0]
         if not len(near):

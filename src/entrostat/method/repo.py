@@ -137,8 +137,8 @@ class RepoR(_Repo):
 
     Deviations: "batch" centres by one mean for all states, if no entropies are available. The
     paper's sign "flips when the entropy exceeds the target value", which is "immediate"; it does
-    not define the magnitude at a flip, which is halved here as in any step. "gradual" is ours: it
-    does not jump between full strengths, and takes 28 iterations from .1 to -.1.
+    not define the magnitude at a flip; here it is halved, as above. "gradual" is ours: it does not
+    jump between full strengths, and takes 28 iterations from .1 to -.1.
     """
 
     bidirectional: bool = False

@@ -1,4 +1,4 @@
-"""The method `thermostat`: a multiplier that is solved for, or a coefficient under a bank."""
+"""The method `thermostat`: solves for a multiplier, or moves a coefficient by Kalman filters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Rng, unread
 from .controlled import Controlled
 
 Knob = Literal["multiplier", "zeta", "zeta_d", "entropy_coef", "balance"]
-# the method that has the knob, with no effect at its start value
+# the method that has the knob, which starts at 0
 KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "zeta": ("repo_r", {"zeta": 0.0}),
     "zeta_d": ("repo_d", {"zeta": 0.0}),

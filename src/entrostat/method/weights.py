@@ -1,4 +1,4 @@
-"""Methods that weight tokens at every update: earlier work (STEER Tab. 6), equal groups."""
+"""Methods that weight tokens at every update: earlier work (STEER Tab. 6), group means."""
 
 from __future__ import annotations
 

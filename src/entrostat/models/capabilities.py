@@ -96,7 +96,7 @@ def can_pack(policy: Policy) -> bool:
 
 
 def attends_rows(policy: Policy) -> bool:
-    """Whether packed rows may attend by plain products: on a CPU, if that is faster."""
+    """Whether packed rows may attend by plain products: on a CPU, unless the model is small."""
     if not policy.packs or not _large_on_cpu(policy):
         return False
     rows = replace(policy, rows=True)
@@ -106,7 +106,7 @@ def attends_rows(policy: Policy) -> bool:
 
 
 def prepacks(policy: Policy, precision: str) -> bool:
-    """Whether sampling may multiply by reordered weights: on a CPU, if that is faster."""
+    """Whether sampling may multiply by reordered weights: on a CPU, unless the model is small."""
     return precision in ("fp32", "bf16") and _large_on_cpu(policy) and can_prepack()
 
 

@@ -108,7 +108,7 @@ def check_room(
     )
     save = config.save
     dumps = config.iterations // save.rollouts_every if save.rollouts_every else 0
-    disk = (max(1, save.checkpoints) + 1) * optimizer  # weights and two moments
+    disk = (max(1, save.checkpoints) + 1) * optimizer  # weights and two moments: as large
     disk += dumps * config.sampling.prompts * config.sampling.rollouts * new * _DUMPED
     disk += every * (3 if save.best else 1)  # the final model; the best, and one before it
     there = next(p for p in (output, *output.resolve().parents) if p.exists())

@@ -21,7 +21,7 @@ SMALLEST_VOCABULARY = 4096
 
 @dataclass(frozen=True)
 class LanguageHead:
-    """A model's map from hidden states to logits: the linear layer, softcap and scale."""
+    """Softcap and scale of a model's map from hidden states to logits, beside its linear layer."""
 
     softcap: float | None  # c of c tanh(logits / c), or None
     scale: float  # factor on the layer's output

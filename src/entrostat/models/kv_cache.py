@@ -24,7 +24,7 @@ from transformers.cache_utils import DynamicLayer
 from .attention import attending
 
 NAME = "entrostat_decode"
-_ROOM = 512  # initial positions for completions; then doubled
+_ROOM = 512  # initial positions for completions; growth doubles all positions
 _STEP = 64  # positions added, at least
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 MOST_ROWS = 128  # above, reordering is a small part of a product
-# products with equal rows before a weight is reordered, which costs about what three products save
+# products of as many rows before a weight is reordered, which costs about what three save
 _PATIENCE = 8
 
 

@@ -14,7 +14,7 @@ from . import checkpoint as checkpoints
 from .run_directory import RunDirectory, check_not_back, default_output
 from .schedule import lengthened
 
-# settings that may differ: length, place, speed and output of a run, not its results
+# settings that may differ: length, place, speed and what is written, not what is computed
 FREE = ("iterations", "output", "threads", "save.", "log.", "scoring.workers")
 _SHOWN = 3  # differences listed in a message
 

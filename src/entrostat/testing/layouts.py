@@ -90,7 +90,7 @@ def decided(subject: Subject, batch: TokenBatch) -> tuple[TokenBatch, Terms]:
 def differences(
     found: tuple[TokenBatch, Terms], whole: tuple[TokenBatch, Terms], rows: torch.Tensor
 ) -> list[str]:
-    """The names of fields that differ in any bit from these rows of the whole batch's."""
+    """The names of fields that differ in a bit at a token from these rows of the whole batch's."""
     mask, names = found[0].mask, []
     for mine, theirs in zip(found, whole, strict=True):
         for name, value in vars(mine).items():
