@@ -1,7 +1,8 @@
 """Events of a run: of its entropy, score, length and learning signal, and non-finite metrics.
 
 Thresholds are relative to the recorded range. Severity `broken` makes the run useless from there
-on, `bad` loses score, `watch` is a change that may become either.
+on, `bad` is a collapsed length, or an entropy change whose score fell or gained nothing, and
+`watch` is a change that may become either.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[Probl
 
 
 def _is_file(name: str) -> bool:
-    """Whether a name is a data file or NAME:PATH, so that "/" does not separate a split."""
+    """Whether a name is a data file or NAME:PATH, PATH existing: its "/" separates no split."""
     place = name.partition(":")[2]
     return name.endswith(SUFFIXES) or (bool(place) and Path(place).exists())
 

@@ -28,7 +28,7 @@ class Rollouts:
         completions: B texts, without eos.
         rewards: [B] float32.
         group: [B] int32, which prompt of the iteration.
-        finished: [B] bool, False if the rollout was cut off by a length limit.
+        finished: [B] bool, whether the policy (eos, a stop) or the environment ended the rollout.
         trained: [B] bool, False where the group had only zero advantages and was dropped.
         start: [B + 1] int64; rollout i has the tokens start[i] to start[i + 1].
         tokens: [n] int32 ids.

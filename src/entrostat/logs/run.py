@@ -67,7 +67,7 @@ class Run:
     answers: Lines = field(default_factory=list)  # correct answers and counts by prompt and split
     best: dict[str, Any] | None = None  # the policy in `best/` (`best_of`)
     group: str | None = None  # the study's name for the run's settings
-    # metric -> iteration after which it is NaN or infinite up to the log's end
+    # metric -> iteration from which it is NaN or infinite to the log's end
     broken: Mapping[str, int] = field(default_factory=dict)
     # another trainer's settings under its own names, as far as the log has them
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -191,7 +191,7 @@ def sets_of(run: Run) -> tuple[str, ...]:
 
 
 def held_out(sets: Iterable[Sequence[str]]) -> str:
-    """The set by which runs are compared: "test", or without it the first set that all runs share.
+    """The set by which runs are compared: "test" if any run has it, else the first that all share.
 
     Without a shared set it is the first of all; "" if nothing was evaluated. `sets` has each run's
     evaluation sets (`sets_of`).

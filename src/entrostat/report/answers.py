@@ -135,7 +135,7 @@ def answers_of(run: Run) -> Answers | None:
 
 
 def answers_of_all(runs: Sequence[Run], entries: Sequence[Entry]) -> Answers | None:
-    """Answers before training, then of a run per entry; None without correct answers."""
+    """Answers before training, then of one run for the first `RUNS` entries; None if all wrong."""
     before: list[tuple[str, Bars]] = []
     columns: list[Column] = []
     notes: dict[str, None] = {}

@@ -94,7 +94,7 @@ def tasks_of(config: TrainConfig) -> list[Mapping[str, Any]]:
 
 
 def _rows_of(task: Mapping[str, Any]) -> Iterator[str | None]:
-    """Hash a task's data, except a file that is its name: a directory, `path`."""
+    """Hash a task's `path` and the directory in its name, but not a data file that is its name."""
     path, folder = task.get("path"), str(task["name"]).partition(":")[2]
     given = list(path.values()) if isinstance(path, Mapping) else [path]
     given += [folder] if Path(folder).is_dir() else []

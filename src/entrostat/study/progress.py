@@ -20,7 +20,7 @@ _FEW = 12  # with more trainings, only running ones have bars
 
 
 class Bars:
-    """A bar for all trainings, with the time left, and one per (of many: running) training."""
+    """A bar for all trainings, with the time left, and one each; of many, for running ones only."""
 
     def __init__(self, plan: Plan) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

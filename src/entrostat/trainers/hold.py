@@ -127,7 +127,7 @@ class Hold:
     def due(self, optimizer: torch.optim.Optimizer, update: int, updates: int) -> bool:
         """Whether to take the gradient of the mean entropy before `update`, counted from 0.
 
-        It is taken halfway through an iteration, so it is at most half an iteration old. While
+        It is taken halfway through an iteration and used until halfway through the next. While
         AdamW's momentum settles, it is taken at every update except the very first.
         """
         if any("betas" not in group for group in optimizer.param_groups):

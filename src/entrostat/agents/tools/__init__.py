@@ -21,7 +21,7 @@ from .files import FILES
 from .world import Instance, checks
 
 WORLDS = {"files": FILES, "database": DATABASE, "calendar": CALENDAR}
-SIZES = {"train": 1, "test": 4, "unseen": 4}  # by how much the split `train` is larger
+SIZES = {"train": 1, "test": 4, "unseen": 4}  # how many times as large the split `train` is
 _TRIES = 200
 _ABOUT = """\
 You work in a Python notebook. Each turn, write one block of code between ```python and ```. What it

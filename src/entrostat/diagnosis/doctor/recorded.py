@@ -31,7 +31,7 @@ from .tokens import idle_share
 DUMPS = 4  # dumps read of a run, spread over it; each has some thousand tokens
 LONG = 10  # fewest iterations from which "never" is concluded
 WRONG_SHARE = 0.01  # share of tokens with an impossible entropy
-PLAIN = 0.5  # smallest weight of a mismatch that is reported
+PLAIN = 0.5  # a mismatch of a larger weight is reported
 NOT_DUMPED = "no rollouts with log-probs are there"
 NO_ENTROPIES = "no rollouts with log-probs and entropies are there"
 _GROUPS = 8  # assumed groups per iteration, if a log has only their share

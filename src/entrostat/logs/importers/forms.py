@@ -79,7 +79,8 @@ def _widened(values: dict[str, Any]) -> dict[str, Any]:
 def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
     """Return line, delimiter and names of a CSV header; None if the first lines contain none.
 
-    An incomplete header is accepted if the next row has as many cells and most are numbers.
+    An incomplete header is accepted if the next row has as many cells, half or more of them
+    numbers.
     """
     head = enumerate(head_of(path, HEADER_WITHIN), 1)
     plain = [(n, text) for n, text in head if text.lstrip()[:1] not in ("{", "[", "|", "<")]

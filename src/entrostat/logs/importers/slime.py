@@ -54,7 +54,8 @@ def is_line(text: str) -> bool:
 def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
     """Yield console rows, each update under its rollout, and samples.
 
-    A repeated rollout number begins a new piece, so that a first attempt's updates stay apart.
+    A rollout number that repeats at once begins a new piece, which keeps a first attempt's updates
+    apart.
     """
     settings: dict[str, str] = {}
     rollout: int | None = None

@@ -180,7 +180,7 @@ def learning_rate(settings: Prime, config: TrainConfig, small: bool) -> float:
 
 
 def whole_groups(group: Tensor, parts: int) -> list[Tensor]:
-    """Split rows into at most `parts` minibatches of whole groups, equal in prompts."""
+    """Split rows into at most `parts` minibatches of whole groups, about equal in prompts."""
     _, index = torch.unique(group, return_inverse=True)
     prompts = torch.arange(int(index.max()) + 1, device=group.device)
     pieces = prompts.tensor_split(min(parts, len(prompts)))

@@ -197,7 +197,7 @@ def examine(
     """Run every check of the doctor on a policy, its configuration and a few rollouts.
 
     Args:
-        config: a run's configuration; it is not modified.
+        config: a run's configuration; it is not modified, and no run directory is written.
         prompts: number of prompts to sample; the configuration sets the rollouts of each.
         rollouts: recorded rollouts, used instead of sampled ones.
         task: replaces the configuration's task.

@@ -57,7 +57,7 @@ class TrainedByTRL(Policy):
 
 
 class Analyst(TrainerCallback):
-    """Analyses the first generation batch and then every `every`-th."""
+    """Analyses the first and every `every`-th generation batch."""
 
     def __init__(self, trainer: Any, every: int) -> None:
         check(trainer, every)

@@ -147,7 +147,7 @@ def _share(
 
 
 def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
-    """Compute `rollout/truncated`, `reward/failed` and mean turns from the workers' notes.
+    """Compute `rollout/truncated`, `reward/failed` and multi-turn means from the workers' notes.
 
     `notes` are B (`agent.py`, `reward.py`), or none under other loops; `real` [B] is False for rows
     that veRL adds.

@@ -108,8 +108,8 @@ def _in_the_child(parent: int) -> None:
 def reason(log: Path) -> str:
     """Summarize in one line, from its log, why a job died.
 
-    This is the last error of the process itself, else of its children. If Ray reports that a part
-    died, it is that report, with advice.
+    This is the last error of the process itself, else of its children. If that is Ray's report that
+    a part died, or if there is none but such a report, advice is added.
     """
     try:
         with open(log, "rb") as file:
