@@ -38,8 +38,8 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
                     x, y, xerr=dx, yerr=dy, marker=MARKS[place], ms=5, color=f"C{place}",
                     label=method, capsize=2, lw=1.8 if place == 0 else 0.7, elinewidth=0.8,
                 )  # fmt: skip
-            axis.set(xlim=(0, 1.5))
-            axis.set_ylim(0, 1.05 if key != "distinct" else None)
+            axis.set(xlim=(0, 2.1))
+            axis.set_ylim(0, 1.1 * max(float(row[key]) for row in rows if row["task"] == task))
             if task == tasks[0]:
                 axis.set_title(title, fontsize=10)
         axes[0].set_ylabel(task)
