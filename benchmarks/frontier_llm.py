@@ -2,9 +2,10 @@
 
     python benchmarks/frontier_llm.py --picture docs/frontier_llm.png
 
-Draws `docs/frontier_llm.tsv`: the final policies of the first table in docs/thermostat_record.md,
-a row a method and target. `entropy` is that on held-out problems over the first entropy. `_half` is
-half of a 95% interval over seeds, empty where there is one seed or the seeds were not kept.
+Draws `docs/frontier_llm.tsv`, the final policies of the first table in docs/thermostat_record.md, a
+row per method and target. `entropy` is the entropy on held-out problems, over the first entropy.
+`_half` is half of a 95% interval over seeds; it is empty for one seed, or where the seeds' values
+were not kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MARKS = "osD^v<>pX"
 
 
 def draw(rows: list[dict[str, str]], path: Path) -> None:
-    """A row of panels a task, a column a score, a mark a method; a line joins its targets."""
+    """Draw a row of panels per task and a column per score; a line joins a method's targets."""
     tasks, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("task", "method"))
     figure = Figure(figsize=(10, 2.6 * len(tasks)), layout="constrained")
     panels = figure.subplots(len(tasks), len(SCORES), squeeze=False)

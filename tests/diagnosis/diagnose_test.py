@@ -1,6 +1,5 @@
 """Verdict, onset, causes and remedies on runs whose truth is known by construction."""
 
-import dataclasses
 import json
 import math
 import re
@@ -342,7 +341,7 @@ def test_a_script_s_run_in_trl_gets_lines_for_the_script():
     script = {"host": "trl", "method": "TRL's dapo", "task": {"name": "reward"}}
     run = made(LATE, config=script, **QUIET)
     assert "EntropyGRPOTrainer" in diagnose(run).remedies[0].paste
-    recipe = dataclasses.replace(run, environment_text="{}")
+    recipe = replace(run, environment_text="{}")
     assert diagnose(recipe).remedies[0].paste.startswith("entrostat train --config")
 
 
