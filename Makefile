@@ -14,12 +14,13 @@ export TOKENIZERS_PARALLELISM = false
 # without bytecode on disk each worker and each process of a test would compile what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm test-eval-vllm lint format docs dist dist-check bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat gpu-check parity verl-env verl-vllm-env trl-vllm-env pretrain clean
+.PHONY: help install demo demo-llm test test-long test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm test-eval-vllm lint format docs dist dist-check bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat gpu-check parity verl-env verl-vllm-env trl-vllm-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
 	@echo "make demo-llm        the same with a real language model, which it fetches (93 MB; ten minutes on two cores)"
-	@echo "make test            the test suite, offline (make test-slow: also what takes minutes)"
+	@echo "make test            the test suite, offline;  make test-long  larger jobs and further cases;"
+	@echo "                     make test-slow  all of it and what takes minutes"
 	@echo "make test-verl       the veRL host in veRL's own environment (made first: see verl-env)"
 	@echo "make test-verl-slow  the same on two ranks"
 	@echo "make test-verl-vllm  the same with vLLM on the CPU (3.5 GB);  make test-trl-vllm  in TRL;"
@@ -48,7 +49,9 @@ demo-llm: $(VENV)/.models
 	$(BIN)/entrostat study recipes/demo_llm.toml --output runs/demo_llm
 # three processes on two cores: tests wait a fourth of their time, for child processes and time limits
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow and not long"
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "long and not slow"
 test-slow: $(VENV)/.dev
 	ENTROSTAT_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 lint: $(VENV)/.dev

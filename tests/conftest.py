@@ -83,7 +83,7 @@ def policy() -> Policy:
     return load_policy(TrainConfig())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium, headless, for the modules that skip themselves where there is none."""
     from browser import BROWSER, playwright

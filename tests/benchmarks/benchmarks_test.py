@@ -234,6 +234,7 @@ SMALL: dict[str, Callable[[ModuleType, Path], list[str]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
 def test_it_runs_in_small(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

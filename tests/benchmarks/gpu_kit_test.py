@@ -54,6 +54,7 @@ def trl_here(run, monkeypatch, tmp_path):
     monkeypatch.setattr(stage_trl, "subprocess", SimpleNamespace(Popen=process))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stage", [pytest.param(s, marks=pytest.mark.slow) if s == "precision" else s for s in CASES]
 )
@@ -83,6 +84,7 @@ def fake(run, monkeypatch, tmp_path, body):
     return ["--tiny", "--device", "cpu", "--output", str(tmp_path / "out")]
 
 
+@pytest.mark.long
 def test_a_stage_that_raises_costs_its_own_rows(run, monkeypatch, tmp_path):
     body = 'kit.row("a", True, "b", c=1.5); raise RuntimeError("no such kernel")'
     arguments = fake(run, monkeypatch, tmp_path, body)

@@ -123,6 +123,7 @@ def check_whole(run: Path) -> None:
     assert (run / ".lock").read_text() == ""
 
 
+@pytest.mark.long
 def test_a_training_without_streams_is_whole(tmp_path: Path) -> None:
     """A closed stdout is no error, and no file takes its number and gets its text."""
     words = " ".join([*TRAIN, "--output", f"{tmp_path}/run"])

@@ -63,6 +63,7 @@ def test_in_sample_is_the_sum_of_the_analysis_influences(tmp_path: Path) -> None
         assert row["forecast/in_sample"] == pytest.approx(row["influence/sum"], rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.long
 def test_a_forecast_comes_true_where_the_batch_is_large(tmp_path: Path) -> None:
     """Small steps, so that the first order is enough, on a batch that says what the mean is."""
     path = run(

@@ -403,6 +403,7 @@ def test_entries_of_numpy_values_reach_a_worker(gym: Any, name: str) -> None:
         assert outcomes(gym, name, index, [answer], 60) == [Outcome(1.0)]
 
 
+@pytest.mark.long
 def test_hostile_answers_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """benchmarks/hostile_answers.py with its checkers, written apart from the scorers."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))

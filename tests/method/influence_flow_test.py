@@ -117,6 +117,7 @@ def test_a_run_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(-1 <= line["influence/balance"] <= 1 for line in lines)
 
 
+@pytest.mark.long
 def test_it_brings_entropy_to_a_target_that_its_surrogate_alone_does_not_reach(
     tmp_path: Path,
 ) -> None:

@@ -23,6 +23,7 @@ from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.lab import train
 from entrostat.trainers.lab.prime import Phi, accuracies, second_model
 from lab_runs import assert_same_run, metrics, small
+from long_cases import keep
 from stopping import Stop, StopAfter
 
 PRINTED = {"norm": "none", "whiten": False}
@@ -233,7 +234,7 @@ def answers(
     return sequences, (digits[:, decisive] >= 5).float(), torch.zeros(B, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("decisive", [1, 3])
+@pytest.mark.parametrize("decisive", keep([1, 3], 3))
 def test_token_rewards_point_at_the_token_that_decides(decisive: int) -> None:
     """None before it, where nobody can know. After it they are phi's to spread as it likes."""
     phi = model(config(phi_lr=1e-3))
@@ -349,7 +350,7 @@ def prime(output: Path, **changes: object) -> TrainConfig:
     return small(output, method=[settings], iterations=2)
 
 
-@pytest.mark.parametrize("update", ["after", "before"])
+@pytest.mark.parametrize("update", keep(["after", "before"], "before"))
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, update: str) -> None:
     whole = train(prime(tmp_path / "whole", phi_update=update))
     with pytest.raises(Stop):

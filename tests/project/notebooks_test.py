@@ -72,6 +72,7 @@ def test_outputs_are_stored_and_links_lead_somewhere(path: Path) -> None:
                 assert (path.parent / target).exists(), target
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
 def test_a_notebook_runs_and_shows_what_is_stored(name: str, notebook: Any) -> None:
     """The same kinds of output in each cell; the same text where nothing is trained."""

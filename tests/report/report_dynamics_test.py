@@ -491,6 +491,7 @@ def read(path):
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.rendered
 def test_a_page_of_150_iterations_is_small_and_hostile_texts_are_texts(tmp_path):
     metrics = [

@@ -295,6 +295,7 @@ def test_the_seeds_that_survive_decide_nothing() -> None:
     assert lost.why == "'b' did not end well with seed 6: the other seeds are a choice."
 
 
+@pytest.mark.long
 def test_few_claims_that_are_false_are_said_to_hold() -> None:
     """The benchmark, in small: 40 files of 30 claims at the border, of four seeds.
 

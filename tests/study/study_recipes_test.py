@@ -116,6 +116,7 @@ def test_claims_that_are_decided_anew_are_the_same_word_for_word() -> None:
     )
 
 
+@pytest.mark.long
 def test_every_training_on_record_is_one_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting that is added, or a default that changes, must not orphan what was recorded."""
     monkeypatch.setattr("entrostat.study.file.check_model", lambda model: None)
@@ -128,6 +129,7 @@ def test_every_training_on_record_is_one_of_a_recipe(monkeypatch: pytest.MonkeyP
     assert recorded <= known
 
 
+@pytest.mark.long
 def test_the_tables_of_the_page_are_those_of_the_record() -> None:
     """`python benchmarks/study_tables.py --write` puts them there after trainings were recorded."""
     assert load_script("benchmarks/study_tables.py").main(["--check"]) == 0

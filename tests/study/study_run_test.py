@@ -108,6 +108,7 @@ def trainings(study: int) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
+@pytest.mark.long
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_study_that_is_killed_comes_to_the_same(
     times: int, whole: dict[str, Any], tmp_path: Path
@@ -152,6 +153,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.long
 def test_a_ray_cluster_of_two_workers_comes_to_the_same(
     whole: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from .subject import Subject
 
 B, T = 24, 61
 IDLE = 3  # the group without a part in the policy term
+HALF = slice(4, 4 + B // 2)  # rows of three whole groups; the idle one and an empty row among them
 
 
 def fields(dtype: torch.dtype = torch.float32) -> Data:
@@ -64,17 +65,17 @@ def laid_out(data: Data, rows: torch.Tensor, columns: int = 0, turned: bool = Fa
     return TokenBatch(**laid)
 
 
-def cuts(world: int, seed: int = 0) -> list[torch.Tensor]:
+def cuts(world: int, seed: int = 0, rows: int = B) -> list[torch.Tensor]:
     """Rows of each of `world` ranks: random order and cuts; the second rank has none.
 
     With one rank it has all rows; with as many ranks as rows each has one.
     """
     g = torch.Generator().manual_seed(seed)
-    order = torch.randperm(B, generator=g)
-    if world in (1, B):
+    order = torch.randperm(rows, generator=g)
+    if world in (1, rows):
         return list(order.tensor_split(world))
-    ends = torch.randint(1, B, (world - 2,), generator=g).sort().values.tolist()
-    starts = [0, *ends, B]
+    ends = torch.randint(1, rows, (world - 2,), generator=g).sort().values.tolist()
+    starts = [0, *ends, rows]
     parts = [order[a:b] for a, b in pairwise(starts)]
     return [parts[0], order[:0], *parts[1:]][:world]
 
@@ -119,23 +120,33 @@ def differences(
     "none over rows or columns of your own (of a row: entrostat.core.distributed.row_sums).",
 )
 def layout(subject: Subject) -> None:
-    """Check column-major fields; then 1, 4 and 24 ranks (threads), one of the four without rows."""
+    """Check column-major fields; then 1 and 4 ranks (threads), one of the four without rows.
+
+    Then half of the batch with a rank for each of its 12 rows: a row's end is its tensor's end.
+    """
     data, everyone = fields(), torch.arange(B)
     expected = decided(subject, laid_out(data, everyone))
     turned = decided(subject, laid_out(data, everyone, turned=True))
     if off := differences(turned, expected, everyone):
         raise Broken(f"of tensors that are stored column by column {', '.join(off)} differ")
-    for world in (1, 4, B):  # the last: a row's end is its tensor's end
-        rows = cuts(world, seed=world)
+    on_ranks(subject, data, expected, 1)
+    on_ranks(subject, data, expected, 4)
+    half = {key: value[HALF] for key, value in data.items()}
+    expected = decided(subject, laid_out(half, torch.arange(B // 2)))
+    on_ranks(subject, half, expected, B // 2)
 
-        def work(ranks: Communicator, rows: list[torch.Tensor] = rows) -> list[str]:
-            batch = laid_out(data, rows[ranks.rank], columns=ranks.rank % 2)
-            found = decided(subject, batch.replace(ranks=ranks))
-            return differences(found, expected, rows[ranks.rank])
 
-        off = sorted({name for names in Threads(world).run(work) for name in names})
-        if off:
-            raise Broken(
-                f"on {world} rank{'s' * (world > 1)} in another order and with other padding "
-                f"{', '.join(off)} differ from those of one process"
-            )
+def on_ranks(subject: Subject, data: Data, expected: tuple[TokenBatch, Terms], world: int) -> None:
+    rows = cuts(world, seed=world, rows=len(data["mask"]))
+
+    def work(ranks: Communicator) -> list[str]:
+        batch = laid_out(data, rows[ranks.rank], columns=ranks.rank % 2)
+        found = decided(subject, batch.replace(ranks=ranks))
+        return differences(found, expected, rows[ranks.rank])
+
+    off = sorted({name for names in Threads(world).run(work) for name in names})
+    if off:
+        raise Broken(
+            f"on {world} rank{'s' * (world > 1)} in another order and with other padding "
+            f"{', '.join(off)} differ from those of one process"
+        )

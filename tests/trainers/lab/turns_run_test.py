@@ -19,6 +19,7 @@ from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.lab import train
 from lab_runs import assert_same_run, metrics, small
 from lab_turns import Fails, Talks
+from long_cases import keep
 from stopping import Stop, StopAfter
 
 
@@ -52,7 +53,7 @@ class Scores:
 OF_TURNS = {"rollout/turns_mean": 1.0, "rollout/observed_mean": 0.0}
 
 
-@pytest.mark.parametrize("measure", [True, False])
+@pytest.mark.parametrize("measure", keep([True, False], True))
 def test_one_turn_is_an_ordinary_rollout_bit_for_bit(tmp_path: Path, measure: bool) -> None:
     """The whole run: metrics, evaluations, dumps, weights; several sampling batches."""
     how = {"sampling": {"batch": 8, "measure": measure}, "iterations": 3, "eval": {"samples": 4}}

@@ -19,6 +19,7 @@ from entrostat.logs.run import read_run
 from entrostat.tasks import Example
 from entrostat.trainers.dump import without_padding
 from entrostat.trainers.trl.dump import RunLog, joined
+from long_cases import keep
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
 from builders import json_lines, refused  # noqa: E402
@@ -135,7 +136,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", keep(CASES, "halves"))
 def test_the_same_rollouts_and_minibatches_give_what_the_lab_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
@@ -240,7 +241,7 @@ def test_the_samplers_correction_is_in_the_loss_of_an_influence(
 # --- what training sees of it
 
 
-@pytest.mark.parametrize("kind", ["lora", "bf16", "checkpointing"])
+@pytest.mark.parametrize("kind", keep(["lora", "bf16", "checkpointing"], "lora"))
 def test_training_is_the_same_with_and_without(tmp_path: Path, kind: str) -> None:
     settings: dict[str, Any] = {"max_steps": 4, "reward": reward_some}
     if kind == "lora":

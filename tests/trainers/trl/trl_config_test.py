@@ -15,6 +15,7 @@ import torch
 import entrostat as es
 from builders import refused
 from entrostat.trainers.trl import from_grpo_config
+from long_cases import keep
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
 from entrostat.trainers.trl import EntropyGRPOTrainer  # noqa: E402
@@ -82,6 +83,12 @@ CONFIGS = {
                          "max_completion_length": 24},
 }  # fmt: skip
 
+KINDS = (  # one of each, by default
+    "default", "dr_grpo", "gspo", "cispo", "two-sided gspo", "reference KL over gspo",
+    "adaptive entropy", "80/20, in each micro-batch", "two rewards",
+    "a step over two unequal parts",
+)  # fmt: skip
+
 
 def trained(cls, folder, name, **more):
     """The trainer after two steps of plain gradient descent, and its log."""
@@ -112,7 +119,7 @@ def ours(*args, more=None, **kwargs):
     return EntropyGRPOTrainer(*args, objective=es.make_objective(**own), **kwargs)
 
 
-@pytest.mark.parametrize("name", [*CONFIGS])
+@pytest.mark.parametrize("name", keep(CONFIGS, *KINDS))
 def test_a_config_through_its_objective_trains_as_trl_does(tmp_path, name):
     _, theirs, log = trained(trl.GRPOTrainer, tmp_path, name)
     trainer, mine, own = trained(ours, tmp_path, name)

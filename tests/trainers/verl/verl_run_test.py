@@ -44,6 +44,7 @@ from entrostat.trainers.verl.config import code_in_verl, flat
 from entrostat.trainers.verl.driver import noted, rollouts_of
 from entrostat.trainers.verl.follow import evaluated, row_of
 from entrostat.trainers.verl.recipe import unseen
+from long_cases import keep
 from paths import ROOT
 from verl_runs import config_of, sets_of
 
@@ -881,7 +882,7 @@ def test_a_kill_between_an_evaluation_and_what_is_best(fake: Fake) -> None:
     assert kept(run) == (2, 0.9, "2")
 
 
-@pytest.mark.parametrize("cut", [2, 3])
+@pytest.mark.parametrize("cut", keep([2, 3], 2))
 def test_a_run_with_sets_goes_on(fake: Fake, cut: int) -> None:
     """All are evaluated before, after iteration 2 and at the end, also where a kill came between.
 
@@ -1050,7 +1051,12 @@ def test_bad_input_is_found_before_anything_starts(
         verl_run.train(config_of(**tables), python=fake.does(mode))
     assert "\n" not in str(caught.value)
     assert "main_ppo" not in fake.called()
-    verl_run.train(config_of(), python=fake.does(""))  # the directory may be used again
+
+
+def test_a_directory_may_be_used_again_after_a_refusal(fake: Fake) -> None:
+    with pytest.raises(ValueError, match="no/such/model/here"):
+        verl_run.train(config_of(model="no/such/model/here"), python=fake.does(""))
+    verl_run.train(config_of(), python=fake.does(""))
 
 
 def test_an_interpreter_without_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
