@@ -249,6 +249,7 @@ def test_it_runs_in_small(
     assert "nan" not in said.lower().split()
 
 
+@pytest.mark.long
 def test_ranks_runs_in_small(tmp_path: Path) -> None:
     """In forks of a process that is in no group of its own; this one may be, by other tests."""
     script = str(ROOT / "benchmarks/ranks.py")

@@ -98,6 +98,7 @@ def test_errors_that_need_no_torch_do_not_load_it(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == len(wrong) + 1
 
 
+@pytest.mark.long
 def test_the_compiler_waits_until_something_compiles(tmp_path: Path) -> None:
     """Importing it takes longer than torch; and what it must not look into it still does not."""
     code = (

@@ -177,6 +177,7 @@ print("compiled")
 """
 
 
+@pytest.mark.long
 def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path: Path):
     """Down to machine code for sm_90; what it does there only a GPU can show."""
     without = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

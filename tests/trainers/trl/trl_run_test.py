@@ -32,6 +32,7 @@ from entrostat.runs.progress import Lines, Progress
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers import lab, trains
+from long_cases import keep
 from paths import ROOT, TESTS
 from processes import killed, run_ranks
 from trl_recipes import (
@@ -345,6 +346,7 @@ def die_while_saving(config: TrainConfig) -> None:
     train(config)
 
 
+@pytest.mark.long
 def test_redraws_are_exact_under_kill_and_resume(tmp_path: Path) -> None:
     configs = [
         recipe(tmp_path / name, sampling={"redraws": 3}, eval={"prompts": 0}) for name in "ab"
@@ -398,7 +400,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
     return configs
 
 
-@pytest.mark.parametrize("where", ["an iteration", "a checkpoint"])
+@pytest.mark.parametrize("where", keep(["an iteration", "a checkpoint"], "a checkpoint"))
 def test_kill_and_resume_end_with_the_same_weights(
     where: str, dead: dict[str, TrainConfig], runs: dict[str, Any]
 ) -> None:
