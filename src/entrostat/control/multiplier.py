@@ -55,7 +55,7 @@ UNSURE = 0.25  # and relative to the predicted change
 RESTLESS = np.array([0.004, 0.0004])
 BIASED = np.array([0.03, 0.004])  # initial standard deviations of the same
 FADING = np.array([0.6, 1.0])  # fraction of each that is left after an iteration
-OFFSET = 0.02  # initial standard deviation of the offset, relative to the first entropy
+OFFSET = 0.1  # initial standard deviation of the offset, relative to the entropy's standard error
 # what is measured, in terms of the filter's state
 ENTROPY, CHANGE = np.array([1.0, 0, 0, 0, 0]), np.array([0.0, 1, 0, 0, 1])
 POOL = 10  # iterations over which the relative standard error is averaged
@@ -184,7 +184,8 @@ class Multiplier:
         )  # fmt: skip
         if state.seen <= 2:  # the first iteration's changes had no prediction
             state = replace(state, mean=(seen.entropy, 0.0, 0.0, 0.0, 0.0))
-            prior = np.diag([state.stderr, 0.0, *(np.append(BIASED, OFFSET) * state.scale)]) ** 2
+            error = state.stderr
+            prior = np.diag([error, 0.0, *(BIASED * state.scale), OFFSET * error]) ** 2
             return state._filtered(np.array(state.mean), prior)
         x, P = state.measured(ENTROPY, seen.entropy, state.stderr**2)._known()
         F = np.diag([1.0, 0.0, *FADING, 1.0])  # an iteration begins: D is 0
