@@ -206,10 +206,11 @@ def test_an_observation_is_cut_in_the_middle() -> None:
     assert shown(text, 20) == "Output:\n0123456789\n[... 80 characters ...]\n0123456789\n"
 
 
+@pytest.mark.long
 def test_fences_cost_linear_time() -> None:
     # in quadratic time hours, in linear time a second or so
     for text in ("```python\n", "```", "```python ", " \t"):
-        code_in(text * 100_000)
+        code_in(text * 400_000)
 
 
 def tool(setup: str = "", judged: list[bool] | None = None, wall: float = 20.0) -> PythonTool:
