@@ -248,6 +248,9 @@ def test_resume_refuses_to_change_the_run(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "config.toml").write_text("seed = 1\n")
     assert main(["train", "--resume", str(tmp_path), "--optim.lr", "1"]) == 2
     assert "cannot change --optim.lr" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", str(tmp_path), "--help-all"])
+    assert "--seed INT" in capsys.readouterr().out
 
 
 def test_methods_lists_and_explains(capsys: pytest.CaptureFixture) -> None:

@@ -320,6 +320,11 @@ def test_a_runs_own_task_ends_responses_as_it_trained(
         assert all("+" not in text for text in texts)
 
 
+def test_characters_that_the_tokenizer_leaves_out_are_told(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="tokenizer of tiny leaves out A, B"):
+        evaluate(tmp_path, on="words/test")
+
+
 # --- what is left
 
 

@@ -156,7 +156,10 @@ def _resumed(run: str, args: list[str], flags: list[tuple[list[str], str]]) -> d
         raise ValueError(f"--resume {run!r}: no run there (no config.toml)")
     changed = {word.split("=")[0] for word in args if word.startswith("--")}
     changed |= {f"--{path[0]}" for path, _ in flags}
-    free = {"--iterations", "--threads", "--help", "--log.to", "--log.project", "--log.name"}
+    free = {
+        "--iterations", "--threads", "--log.to", "--log.project", "--log.name", "--help",
+        "--help-all",
+    }  # fmt: skip
     if not changed <= free:
         raise ValueError(
             f"--resume goes on exactly as it began, so it cannot change "

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from ..config import Sampling, TrainConfig
 from ..data.generation import Answers, answer
-from ..data.prompts import encode, new_tokens, stop_strings, turns_of, uses_chat
+from ..data.prompts import (
+    encode,
+    new_tokens,
+    stop_strings,
+    turns_of,
+    uses_chat,
+    warn_of_lost,
+)
 from ..data.seeds import uniform
 from ..errors import RunStopped
 from ..logs.lines import finite
@@ -126,6 +133,8 @@ class LabSampler(SetSettings):
         except RunStopped as error:  # `entrostat eval` names the flag differently
             words = str(error).replace("--sampling.max-new-tokens", "--max-new-tokens")
             raise RunStopped(f"{one.name}: {words}") from error
+        if asked.problems[0] == 0:  # once for each set
+            warn_of_lost(policy, own, asked.examples, prompts)
         numbers = None
         if not asked.decoding.greedy:
             most = new * turns_of(one.task, one.split)
