@@ -22,6 +22,7 @@ from entrostat.logs.rollouts import Rollouts, load_rollouts
 from entrostat.models.loading import load_policy
 from entrostat.models.policy_evaluator import PolicyEvaluator
 from entrostat.models.rollout import Sequences
+from long_cases import keep
 
 # an analysis costs a pass for every place on the step, 5 where the step is small and 33 where it is
 # large, times the micro-batches: two where the cut is what matters (`analysed`,
@@ -68,7 +69,10 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("run") / "a", 1, iterations=2, optim=optim)
 
 
-@pytest.mark.parametrize("method", ["clip_cov", ["repo_r", "entropy_bonus"]])
+METHODS = ["clip_cov", ["repo_r", "entropy_bonus"]]
+
+
+@pytest.mark.parametrize("method", keep(METHODS, METHODS[1]))
 def test_weights_are_the_same_with_and_without(tmp_path: Path, method: Any) -> None:
     """Also where an iteration follows on the analysed one."""
     settings = SMALL | {"optim": {"micro_batch": 8 if method == "clip_cov" else 16, "lr": 1e-5}}
@@ -83,6 +87,7 @@ def test_weights_are_the_same_with_and_without(tmp_path: Path, method: Any) -> N
     assert load_rollouts(off).change is None
 
 
+@pytest.mark.long
 def test_every(tmp_path: Path) -> None:
     done = run(tmp_path / "a", 3, **SMALL | {"iterations": 4}, save={"rollouts_every": 1})
     assert [line["iteration"] for line in lines(done)] == [1, 3]
@@ -92,6 +97,7 @@ def test_every(tmp_path: Path) -> None:
     assert timed == [True, False, True, False]
 
 
+@pytest.mark.long
 def test_a_resumed_run_repeats_its_analyses(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", 1, method="clip_cov", **SMALL)
     run(tmp_path / "part", 1, method="clip_cov", **SMALL | {"iterations": 1})
@@ -217,6 +223,7 @@ def test_right_is_what_the_task_says_where_a_method_shapes_rewards(tmp_path: Pat
     assert line["correct"]["right"]["share"] == pytest.approx(float(right.double().mean()))
 
 
+@pytest.mark.long
 def test_lora_and_a_large_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entrostat.models.capabilities.SMALLEST_VOCABULARY", 4)
     small = SMALL | {"optim": {"micro_batch": 16, "lr": 1e-4}}
@@ -227,6 +234,7 @@ def test_lora_and_a_large_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert lines(done)[1]["change/mean"] != 0
 
 
+@pytest.mark.long
 def test_bf16_training_is_analysed_in_float32(tmp_path: Path) -> None:
     small = SMALL | {"optim": {"micro_batch": 16, "lr": 1e-4}}
     done = run(tmp_path / "a", 1, precision="bf16", **small)

@@ -20,7 +20,6 @@ from entrostat.cli import _HELP, main, training
 from entrostat.cli.flags import dataclass_flags, listed, options
 from entrostat.config import TrainConfig
 from entrostat.study.file import read_study
-from long_cases import keep
 from processes import alive, run_code
 
 pytestmark = pytest.mark.usefixtures("unrendered")
@@ -563,8 +562,9 @@ def test_an_ascii_terminal_sees_no_traceback() -> None:
     assert "?" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
-@pytest.mark.parametrize("how", keep([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_study_leaves_no_training_behind(tmp_path: Path, how: signal.Signals) -> None:
     """By SIGTERM when one is at work, by SIGKILL when two are starting."""
     names = "a" if how == signal.SIGTERM else "ab"

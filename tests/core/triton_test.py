@@ -39,7 +39,7 @@ def by_triton(z: torch.Tensor, targets: torch.Tensor, tile: tuple[int, int], **m
 
 
 @pytest.mark.parametrize("block", [2048, 4])  # a tile's row at once, or in several blocks
-@pytest.mark.parametrize("tile", keep([(4, 8), (3, 5), (64, 64), (1, 16)], (3, 5), (64, 64)))
+@pytest.mark.parametrize("tile", keep([(4, 8), (3, 5), (64, 64), (1, 16)], (3, 5)))
 def test_values_and_gradients(tile, block, monkeypatch):
     monkeypatch.setattr("entrostat.core.stats.fold_triton.BLOCK", block)
     g = torch.Generator().manual_seed(0)

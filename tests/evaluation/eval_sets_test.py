@@ -31,7 +31,6 @@ from entrostat.trainers import trains
 from entrostat.trainers.lab import train
 from lab_runs import metrics
 from lab_runs import small as small_run
-from long_cases import keep
 from scripts import load_script
 from stopping import Stop, StopAfter
 
@@ -86,6 +85,7 @@ def test_each_set_is_evaluated_when_it_asks_and_keeps_its_name(run: Path) -> Non
         assert len(rows(run, name, "answers.jsonl")) == prompts * times
 
 
+@pytest.mark.long
 def test_a_set_is_what_the_one_table_gives_with_its_settings(run: Path, tmp_path: Path) -> None:
     table = {"prompts": 3, "samples": 4, "every": 1}
     other = train(small(tmp_path / "run", eval=table))
@@ -101,6 +101,7 @@ def test_a_set_is_what_the_one_table_gives_with_its_settings(run: Path, tmp_path
     assert mine["prompt_entropy"] == pytest.approx(rows(cold, "test")[0]["prompt_entropy"])
 
 
+@pytest.mark.long
 def test_temperature_zero_is_greedy_decoding(tmp_path: Path) -> None:
     greedy = {"prompts": 32, "temperature": 0, "max_new_tokens": 13}
     run = train(small(tmp_path / "run", iterations=1, eval=[greedy]))
@@ -369,7 +370,8 @@ def test_another_figure_begins_anew_and_none_leaves_it_alone(tmp_path: Path) -> 
     assert state_of(tmp_path) == (3, "3")
 
 
-@pytest.mark.parametrize("stopped_after", keep([1, 3], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("stopped_after", [1, 3])
 def test_a_resumed_run_keeps_the_same_best(tmp_path: Path, stopped_after: int) -> None:
     def config(name: str) -> TrainConfig:
         save = {"best": "test/avg@k", "checkpoint_every": 2, "rollouts_every": 0}

@@ -168,6 +168,7 @@ def test_the_second_sampling_is_of_the_first_prompts_at_the_other_temperature(
     assert len(selection) == int(trained.sum())
 
 
+@pytest.mark.long
 def test_its_run_survives_a_kill(tmp_path: Path) -> None:
     method = ["grpo_token", {"name": "aepo", "target": 2.0, "alpha": 0.2}]  # 4 of 24 rollouts
     lines = lines_of_a_run_that_survives_a_kill(tmp_path, method)

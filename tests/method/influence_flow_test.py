@@ -108,6 +108,7 @@ def test_influences_are_those_of_some_prompts_without_the_method(
         assert_close(found, wanted)
 
 
+@pytest.mark.long
 def test_a_run_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "lab_runs.small",

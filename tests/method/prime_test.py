@@ -350,7 +350,8 @@ def prime(output: Path, **changes: object) -> TrainConfig:
     return small(output, method=[settings], iterations=2)
 
 
-@pytest.mark.parametrize("update", keep(["after", "before"], "before"))
+@pytest.mark.long
+@pytest.mark.parametrize("update", ["after", "before"])
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, update: str) -> None:
     whole = train(prime(tmp_path / "whole", phi_update=update))
     with pytest.raises(Stop):

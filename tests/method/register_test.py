@@ -452,6 +452,7 @@ def test_a_process_of_its_own_finds_it(mine: Path) -> None:
     assert "Every advantage times `factor`" in done.stdout
 
 
+@pytest.mark.long
 def test_it_trains_and_resumes_as_if_it_had_not_stopped(
     mine: Path, capsys: pytest.CaptureFixture
 ) -> None:

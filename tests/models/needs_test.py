@@ -465,6 +465,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     return seconds
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unrendered")
 def test_a_resume_keeps_what_was_measured(
     large: dict[int, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -666,6 +667,7 @@ def test_a_schedule_in_words(dear: pytest.MonkeyPatch) -> None:
     assert "every 10 minutes and" in words(100)
 
 
+@pytest.mark.long
 def test_killed_before_the_first_checkpoint_a_run_starts_again(
     dear: pytest.MonkeyPatch, whole: Path, tmp_path: Path
 ) -> None:
@@ -697,6 +699,7 @@ def test_killed_after_a_checkpoint_a_run_goes_on_from_it(
     assert rows(run) == rows(whole)
 
 
+@pytest.mark.long
 def test_none_are_kept_where_none_are_wanted(
     dear: pytest.MonkeyPatch, whole: Path, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def test_small_vocabularies_draw_as_torch_multinomial(temperature: float) -> Non
     torch.testing.assert_close(logp.double(), exact, atol=4e-6, rtol=0)
 
 
+@pytest.mark.long
 def test_nucleus_of_a_large_vocabulary() -> None:
     """Frequencies are those within the nucleus, log-probs those of the whole distribution."""
     logits = 2 * torch.randn(5000, generator=generator(11))

@@ -605,6 +605,7 @@ def test_rows_that_the_papers_spell_out(spelled: tuple[str, str, int, dict[str, 
         check_chain(es.make_objective(config.method, advantage=config.advantage), chain)
 
 
+@pytest.mark.long
 def test_every_row_of_the_tables_is_there() -> None:
     """Models and training sets of the papers' tables, by hand."""
     configs = [lab_row(*row) for row in ROWS]

@@ -132,6 +132,7 @@ def test_a_page_has_room_for_so_many_curves_and_says_what_it_left_out(tmp_path, 
     assert len(json.dumps(run["values"])) <= 3000 + 4 * kept
 
 
+@pytest.mark.long
 def test_a_page_of_ten_runs_of_500_iterations_is_below_five_megabytes(tmp_path):
     keys = [f"group{k // 6}/metric_{k}" for k in range(60)]
     runs = []

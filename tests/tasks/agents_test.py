@@ -246,6 +246,7 @@ def test_a_notebook_keeps_its_state_until_it_submits() -> None:
         world.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("isolated")
 def test_a_notebook_that_dies_starts_anew() -> None:
     world = tool("y = 1", judged=[True, False, True], wall=4.0)
@@ -429,6 +430,7 @@ def test_every_instance_is_solved_in_the_sandbox(split: str) -> None:
     assert solve(task, split, indices) == [1.0] * len(indices)
 
 
+@pytest.mark.long
 def test_every_instance_is_solved_in_plain_python(tmp_path: Path) -> None:
     """By their reference programs, in one interpreter without a sandbox."""
     task = Tools(seed=7)

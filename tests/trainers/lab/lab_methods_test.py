@@ -19,6 +19,7 @@ from lab_runs import (
     small,
     weights,
 )
+from long_cases import keep
 from stopping import Stop, StopAfter
 
 # everything that could go astray between two processes: random selections, controllers of every
@@ -44,7 +45,7 @@ def test_selections_controllers_and_reference_survive_a_kill(tmp_path: Path) -> 
     assert all(line["terms/frozen"] > 0 for line in lines)
 
 
-@pytest.mark.parametrize("solve", ["sample", "exact"])
+@pytest.mark.parametrize("solve", keep(["sample", "exact"], "sample"))
 def test_a_multiplier_survives_a_kill(tmp_path: Path, solve: str) -> None:
     method = [{"name": "thermostat", "target": "0.7x", "solve": solve}]
     lines = lines_of_a_run_that_survives_a_kill(tmp_path, method)
@@ -92,6 +93,7 @@ def test_an_update_has_the_bonus_that_was_decided_on_from_its_own_gradient(
     assert sum(c != 0 for c in multipliers) >= 9
 
 
+@pytest.mark.long
 def test_a_thermostat_survives_a_kill(tmp_path: Path) -> None:
     method = [{"name": "thermostat", "target": "linear 1x 0.5x", "knob": "zeta"}]
     lines = lines_of_a_run_that_survives_a_kill(tmp_path, method)
@@ -148,6 +150,7 @@ def test_the_reference_is_the_policy_that_training_began_with(
         torch.testing.assert_close(mine, logp, rtol=0, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_reference_penalty_keeps_the_policy_near_the_base(tmp_path: Path) -> None:
     def last(coef: float) -> float:
         method = [{"name": "kl_ref", "coef": coef}]

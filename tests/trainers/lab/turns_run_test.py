@@ -124,7 +124,7 @@ def test_worlds_that_always_fail_stop_the_run(tmp_path: Path) -> None:
     refused(lambda: train(config, task=Broken()), "KeyError:", "'database'", error=RunStopped)
 
 
-@pytest.mark.parametrize("method", [["grpo", "clip_cov"], ["prime"]])
+@pytest.mark.parametrize("method", keep([["grpo", "clip_cov"], ["prime"]], ["grpo", "clip_cov"]))
 def test_other_consumers_see_sampled_tokens_only(tmp_path: Path, method: list[str]) -> None:
     """An analysis (whose influences add up as they must) and a second model that gives rewards."""
     config = small(

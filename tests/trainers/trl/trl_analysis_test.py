@@ -241,7 +241,8 @@ def test_the_samplers_correction_is_in_the_loss_of_an_influence(
 # --- what training sees of it
 
 
-@pytest.mark.parametrize("kind", keep(["lora", "bf16", "checkpointing"], "lora"))
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["lora", "bf16", "checkpointing"])
 def test_training_is_the_same_with_and_without(tmp_path: Path, kind: str) -> None:
     settings: dict[str, Any] = {"max_steps": 4, "reward": reward_some}
     if kind == "lora":
@@ -273,6 +274,7 @@ def test_training_is_the_same_with_and_without(tmp_path: Path, kind: str) -> Non
     assert abs(line["change/simpson"] - line["change/mean"]) < 0.01 * size
 
 
+@pytest.mark.long
 def test_which_batches_are_analysed_and_where_it_is_read(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, 2, max_steps=4, num_iterations=1)
     trainer.train()
@@ -342,6 +344,7 @@ def test_several_processes_are_refused() -> None:
         check(trainer(kind, 1), 10)
 
 
+@pytest.mark.long
 def test_a_large_vocabulary_and_one_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without logits: the same influences."""
     found = []

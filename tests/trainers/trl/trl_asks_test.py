@@ -12,6 +12,7 @@ trl = pytest.importorskip("trl", reason="trl is an extra")
 from transformers import TrainerCallback  # noqa: E402
 
 from entrostat.trainers.trl import EntropyAlarm, EntropyGRPOTrainer  # noqa: E402
+from long_cases import keep  # noqa: E402
 from trl_runs import (  # noqa: E402
     MARKS,
     PROMPTS,
@@ -66,7 +67,7 @@ class Tracker(TrainerCallback):
         self.lines.append(dict(logs))
 
 
-@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("ours", keep([False, True], True))
 def test_the_alarms_figures_reach_trackers_and_the_log_history(tmp_path, ours):
     tracker, more = Tracker(), {"objective": "grpo_token"} if ours else {}
     cls = entropy_trainer if ours else lambda *a, **k: make(trl.GRPOTrainer, *a, **k)

@@ -67,6 +67,7 @@ def test_what_is_trained_on_is_what_was_drawn(tmp_path):
     torch.testing.assert_close(own[mask], output["entrostat_old_logp"][mask], rtol=0, atol=1e-4)
 
 
+@pytest.mark.long
 def test_it_is_exact_under_resume(tmp_path):
     more = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
     whole = build(tmp_path / "a", 3, **more)

@@ -199,6 +199,7 @@ def test_every_epoch_has_minibatches_of_its_own(runs: dict[str, Any]) -> None:
     assert kept == 0  # 1 in 6,435 by chance
 
 
+@pytest.mark.long
 def test_minibatches_of_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 epochs of 2 halves, each of the 4 rollouts of 2 prompts, drawn anew."""
     from entrostat.trainers.trl.recipe import RecipeTrainer
@@ -385,42 +386,33 @@ def die_before_the_seal(config: TrainConfig) -> None:
     train(config)
 
 
-@pytest.fixture(scope="module")
-def dead(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
-    """Runs that were killed, by where; one process has loaded TRL for all of them."""
-    folder = tmp_path_factory.mktemp("dead")
-    usual = {"optim": {"weight_decay": 0.1}, "sampling": {"batch": 8}}
-    keeps = [{"eval": {"prompts": 0}, "save": {"checkpoints": count}} for count in (0, 1)]
-    kills = {
-        "an iteration": (die_after_updates, usual), "a checkpoint": (die_while_saving, usual),
-        "none kept": (die_before_the_seal, keeps[0]), "one kept": (die_before_the_seal, keeps[1]),
-    }  # fmt: skip
-    configs = {where: recipe(folder / where, **changes) for where, (_, changes) in kills.items()}
-    killed(partial(trains, "trl"), *(partial(kills[w][0], configs[w]) for w in kills))
-    return configs
+KILLS = {"an iteration": die_after_updates, "a checkpoint": die_while_saving}
 
 
-@pytest.mark.parametrize("where", keep(["an iteration", "a checkpoint"], "a checkpoint"))
+@pytest.mark.parametrize("where", keep(KILLS, "a checkpoint"))
 def test_kill_and_resume_end_with_the_same_weights(
-    where: str, dead: dict[str, TrainConfig], runs: dict[str, Any]
+    where: str, tmp_path: Path, runs: dict[str, Any]
 ) -> None:
-    path = Path(dead[where].output)
+    config = recipe(tmp_path / "run", optim={"weight_decay": 0.1}, sampling={"batch": 8})
+    killed(partial(trains, "trl"), partial(KILLS[where], config))
+    path = Path(config.output)
     assert (path / "checkpoints/checkpoint-12").is_dir() == (where == "a checkpoint")
     assert len(rows(path)) == 3  # the third has no whole checkpoint
-    run = train(dead[where], resume=True)
+    run = train(config, resume=True)
     assert timeless(run) == timeless(runs["trl"])
     assert rows(run, "evaluation.jsonl") == rows(runs["trl"], "evaluation.jsonl")
     assert same_weights(run, runs["trl"])
 
 
-@pytest.mark.parametrize(("where", "count"), [("none kept", 0), ("one kept", 1)])
-def test_the_one_checkpoint_that_is_kept_is_a_whole_one(
-    where: str, count: int, dead: dict[str, TrainConfig]
-) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_one_checkpoint_that_is_kept_is_a_whole_one(tmp_path: Path, count: int) -> None:
+    config = recipe(tmp_path / "run", eval={"prompts": 0}, save={"checkpoints": count})
+    killed(partial(trains, "trl"), partial(die_before_the_seal, config))
     told: list[str] = []
     progress = Progress()
     progress.fact = told.append  # type: ignore[method-assign]
-    run = train(dead[where], resume=True, progress=progress)
+    run = train(config, resume=True, progress=progress)
     assert any(text.startswith("going on after iteration 2") for text in told)
     assert [row["iteration"] for row in rows(run)] == [1, 2, 3, 4]
     left = [path.name for path in (run / "checkpoints").glob("checkpoint-*")]
@@ -470,6 +462,7 @@ def test_the_first_evaluation_is_of_what_accelerate_prepared(
     assert [row["iteration"] for row in rows(run, "evaluation.jsonl")] == [0, 0, 1, 1]
 
 
+@pytest.mark.long
 def test_a_run_goes_on_for_longer_and_refuses_what_it_must(tmp_path: Path) -> None:
     config = recipe(
         tmp_path / "run", iterations=2, eval={"prompts": 0}, analyze={"every": 5},
@@ -812,6 +805,7 @@ def test_the_papers_recipes_mean_what_their_files_for_trl_did(name: str, tmp_pat
 # ---------------------------------------------------------------------------- adapters, processes
 
 
+@pytest.mark.long
 def test_adapters_are_merged_into_the_final_model(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     config = recipe(

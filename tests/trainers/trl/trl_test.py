@@ -252,6 +252,7 @@ def test_a_step_of_part_of_the_generation_batch(tmp_path, steps):
         assert logged == pytest.approx(max(1, int(0.3 * N + 1e-9)) / N, rel=1e-6)
 
 
+@pytest.mark.long
 def test_an_epochs_last_step_may_be_short(tmp_path):
     trainer = entropy_trainer(
         tmp_path, objective="thermostat", prompts=[*PROMPTS, "11:", "8:"], num_iterations=1,
@@ -372,7 +373,7 @@ IDENTITY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("objective", [None, ["dr_grpo", "ppo"]])
+@pytest.mark.parametrize("objective", keep([None, ["dr_grpo", "ppo"]], None))
 def test_the_identity_is_trls_grpo(tmp_path, trls_own, objective):
     """Bit for bit without an objective; to rounding with TRL's own as the objective."""
     start, end, losses, norms = trls_own
@@ -450,6 +451,7 @@ def two_ranks(tmp_path_factory) -> tuple[Path, list[dict]]:
     return folder, [*found, json.loads((folder / "1.json").read_text())]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*TWO])
 def test_two_processes_are_one_with_twice_the_batch(tmp_path, two_ranks, name):
     folder, found = two_ranks
@@ -572,7 +574,8 @@ def test_what_the_multiplier_cannot_be_solved_for_with_is_refused(tmp_path):
     refused(lambda: step.check_whole(DistributedType.FSDP), "FSDP shards them")
 
 
-@pytest.mark.parametrize("restore", keep([False, True], True))
+@pytest.mark.long
+@pytest.mark.parametrize("restore", [False, True])
 def test_kill_and_resume_continue_the_controller(tmp_path, restore):
     whole = resumable(tmp_path / "whole")
     whole.train()

@@ -165,6 +165,7 @@ def test_a_world_that_fails_costs_its_rollout(tmp_path: Path) -> None:
     assert not r.finished.any()  # three failed, the fourth ran out of turns
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_short_goes_on_exactly(tmp_path: Path) -> None:
     how = {"task": {"name": "tool_sum"}, "iterations": 2, "eval": {"prompts": 0}}
     config = recipe(tmp_path / "run", **how)
