@@ -1,5 +1,7 @@
 """TRL trainers on the tiny policy, their settings small, their rollouts known in advance."""
 
+import copy
+import functools
 import hashlib
 import os
 
@@ -30,10 +32,16 @@ def tiny() -> str:
     return str(tiny_directory())
 
 
-def model_of(noise: float = 0.0, seed: int = 0):
-    from transformers import AutoModelForCausalLM
+@functools.cache
+def _loaded():
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(tiny(), dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(tiny())
+
+
+def model_of(noise: float = 0.0, seed: int = 0):
+    model = copy.deepcopy(_loaded()[0])
     disturb(model, noise, seed)
     return model
 
@@ -58,7 +66,6 @@ def reward_by_tokens(prompts, completion_ids, **_) -> list[float]:
 def make(cls, folder, *, model=None, reward=reward_by_tokens, prompts=PROMPTS, callbacks=None,
          objective=..., dump=None, peft=None, **settings):  # fmt: skip
     from datasets import Dataset
-    from transformers import AutoTokenizer
     from trl import GRPOConfig
 
     defaults = {
@@ -78,7 +85,7 @@ def make(cls, folder, *, model=None, reward=reward_by_tokens, prompts=PROMPTS, c
         model=model_of() if model is None else model, reward_funcs=reward,
         args=GRPOConfig(**defaults | settings), callbacks=callbacks,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
-        processing_class=AutoTokenizer.from_pretrained(tiny()), **more,
+        processing_class=copy.deepcopy(_loaded()[1]), **more,
     )  # fmt: skip
 
 
