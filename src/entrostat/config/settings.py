@@ -114,9 +114,10 @@ class Optim:
     keep_size: bool = False
     """Minibatches keep the size that all rollouts give them, so that groups without a signal mean
     fewer updates (REPO 4; the lab). Else the other rollouts are cut into `minibatches`."""
-    whole_groups: bool = False
+    whole_groups: bool | None = None
     """A minibatch has all rollouts of its prompts, as veRL's always has; a group on the border of
-    two is cut. Else single rollouts are drawn (docs/thermostat_record.md: why it can matter)."""
+    two is cut. False draws single rollouts. None is true for the thermostat's multiplier in one
+    epoch (docs/thermostat_record.md), else false."""
     micro_batch: int = within(128, 1)
     """Sequences in memory at once; any value gives the same gradient."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] | None = (

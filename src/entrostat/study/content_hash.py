@@ -37,7 +37,7 @@ _LATER: dict[tuple[str, ...], Any] = {
     ("forecast",): dataclasses.asdict(Forecast()),
     ("sampling", "redraws"): 0,
     ("optim", "keep_size"): False,
-    ("optim", "whole_groups"): False,
+    ("optim", "whole_groups"): None,
 }
 _INSTALLED = ("site-packages", "dist-packages")
 _WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")

@@ -21,6 +21,7 @@ from ..models.loading import learning_rate, load_policy
 from ..models.policy import Policy
 from ..runs.resolve import check_task, objective_of, task_of
 from ..tasks import Task
+from .hold import Hold
 
 
 @dataclass
@@ -50,6 +51,9 @@ def assemble(
         config.prompt.chat = getattr(task, "chat", None)
     objective = objective_of(config, host, fields, longest(task, config, task.splits[0]))
     config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
+    if config.optim.whole_groups is None:
+        # the multiplier is to see prompts that earlier updates have not trained on
+        config.optim.whole_groups = config.optim.epochs == 1 and Hold.of(objective) is not None
     scorer = Scorer(task, config.scoring, say)
     held_out = resolve_eval_sets(config, task, scorer, say)
     choose_precision(config, say)

@@ -31,7 +31,9 @@ from entrostat.runs import checkpoint as checkpoints
 from entrostat.runs.progress import Progress
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.assemble import assemble
 from entrostat.trainers.lab import train, updates
+from entrostat.trainers.lab.state import FIELDS
 from lab_runs import NothingToLearn, assert_same_run, assert_same_weights, metrics, small, weights
 from stopping import Stop, StopAfter
 
@@ -568,6 +570,24 @@ def test_minibatches_of_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for first in range(0, 12, 3):
         assert len({group for groups in seen[first : first + 3] for group in groups}) == 6
     assert len({tuple(sorted(set(groups))) for groups in seen}) > 3
+
+
+@pytest.mark.parametrize(
+    ("method", "optim", "whole"),
+    [
+        ("thermostat", {"epochs": 1}, True),
+        ("thermostat", {"epochs": 1, "whole_groups": False}, False),
+        ("thermostat", {"epochs": 2}, False),
+        ({"name": "thermostat", "knob": "entropy_coef"}, {"epochs": 1}, False),
+        ("grpo", {"epochs": 1}, False),
+    ],
+)
+def test_in_one_epoch_the_multiplier_has_prompts_that_no_update_has_seen(
+    tmp_path: Path, method: Any, optim: dict[str, Any], whole: bool
+) -> None:
+    config = small(tmp_path / "run", method=[method], optim=optim, eval={"prompts": 0})
+    assemble(config, "lab", FIELDS, None, lambda text: None)
+    assert config.optim.whole_groups is whole
 
 
 class Problems:
