@@ -19,12 +19,11 @@ h is computed once per iteration, and before every update while momentum settles
 between, A - C B (the drift without the bonus) and B are assumed constant; C is known at every
 update.
 
-A Kalman filter supplies d. Its state is the entropy H, its change D since the iteration began, two
-parts of the bias, and an offset. The bias is the change per iteration that first order does not
-explain: one part decays within a few iterations; the other persists. The filter's inputs are every
+A Kalman filter supplies d. Its state is the entropy H, its change D since the iteration began, and
+two parts of the bias, the change per iteration that first order does not explain. One part decays
+within a few iterations; the other persists and removes a constant offset. Its inputs are every
 update's predicted change, the rollouts' mean entropy with its standard error, and, at an update,
-the measured entropy change on tokens of this iteration. That change is D plus the constant offset,
-since the tokens' prompts have been trained on and those of the next iteration have not.
+the measured entropy change on tokens of this iteration.
 """
 
 from __future__ import annotations
@@ -55,9 +54,6 @@ UNSURE = 0.25  # and relative to the predicted change
 RESTLESS = np.array([0.004, 0.0004])
 BIASED = np.array([0.03, 0.004])  # initial standard deviations of the same
 FADING = np.array([0.6, 1.0])  # fraction of each that is left after an iteration
-OFFSET = 0.1  # initial standard deviation of the offset, relative to the entropy's standard error
-# what is measured, in terms of the filter's state
-ENTROPY, CHANGE = np.array([1.0, 0, 0, 0, 0]), np.array([0.0, 1, 0, 0, 1])
 POOL = 10  # iterations over which the relative standard error is averaged
 SLOW = 0.8  # decay per update of the running averages of gradient norm and clipping
 
@@ -91,8 +87,8 @@ class MultiplierState(ControlState):
     """The current multiplier c (`value`) and the filter's state; entropies are in nats."""
 
     first: float | None = None  # the first entropy seen
-    mean: tuple[float, ...] = ()  # [5] of H, D, the two parts of the bias and the offset
-    covariance: tuple[float, ...] = ()  # [25] of these
+    mean: tuple[float, ...] = ()  # [4] of H, D and the two parts of the bias
+    covariance: tuple[float, ...] = ()  # [16] of these
     noise: float = 0.0  # standard error of an iteration's entropy over that entropy
     seen: int = 0  # number of iterations
     last: float | None = None  # the last entropy seen
@@ -130,7 +126,7 @@ class MultiplierState(ControlState):
     @property
     def bias(self) -> float:
         """Change per iteration that first order does not explain, nats."""
-        return sum(self.mean[2:4])
+        return sum(self.mean[2:])
 
     def _filtered(self, mean: Array, covariance: Array, **others: Any) -> MultiplierState:
         return replace(
@@ -138,17 +134,17 @@ class MultiplierState(ControlState):
         )
 
     def _known(self) -> tuple[Array, Array]:
-        return np.array(self.mean), np.array(self.covariance).reshape(5, 5)
+        return np.array(self.mean), np.array(self.covariance).reshape(4, 4)
 
-    def measured(self, what: Array, value: float, variance: float) -> MultiplierState:
-        """The filter after a measurement (nats, variance in nats^2) of `ENTROPY` or `CHANGE`.
+    def measured(self, place: int, value: float, variance: float) -> MultiplierState:
+        """The filter after a measurement (nats, variance in nats^2) of H (`place` 0) or D (1).
 
-        The change is measured on some of the iteration's tokens: their current mean entropy minus
-        that before its updates.
+        D is measured on some of the iteration's tokens: their current mean entropy minus that
+        before its updates.
         """
         x, P = self._known()
-        gain = P @ what / (what @ P @ what + variance)
-        return self._filtered(x + gain * (value - what @ x), P - np.outer(gain, what @ P))
+        gain = P[place] / (P[place, place] + variance)
+        return self._filtered(x + gain * (value - x[place]), P - np.outer(gain, P[place]))
 
 
 @dataclass(frozen=True)
@@ -183,13 +179,12 @@ class Multiplier:
             realised=0.0 if state.last is None else seen.entropy - state.last,
         )  # fmt: skip
         if state.seen <= 2:  # the first iteration's changes had no prediction
-            state = replace(state, mean=(seen.entropy, 0.0, 0.0, 0.0, 0.0))
-            error = state.stderr
-            prior = np.diag([error, 0.0, *(BIASED * state.scale), OFFSET * error]) ** 2
+            state = replace(state, mean=(seen.entropy, 0.0, 0.0, 0.0))
+            prior = np.diag([state.stderr, 0.0, *(BIASED * state.scale)]) ** 2
             return state._filtered(np.array(state.mean), prior)
-        x, P = state.measured(ENTROPY, seen.entropy, state.stderr**2)._known()
-        F = np.diag([1.0, 0.0, *FADING, 1.0])  # an iteration begins: D is 0
-        Q = np.diag([0.0, 0.0, *(RESTLESS * state.scale), 0.0]) ** 2
+        x, P = state.measured(0, seen.entropy, state.stderr**2)._known()
+        F = np.diag([1.0, 0.0, *FADING])  # an iteration begins: D is 0
+        Q = np.diag([0.0, 0.0, *(RESTLESS * state.scale)]) ** 2
         return state._filtered(F @ x, F @ P @ F + Q)
 
     def responds(
@@ -261,9 +256,9 @@ class Multiplier:
     def foretell(self, state: MultiplierState, change: float, updates: int) -> MultiplierState:
         """The filter after an update with a predicted entropy change of `change` nats."""
         x, P = state._known()
-        F = np.eye(5)
-        F[:2, 2:4] = 1 / updates
-        x = F @ x + np.array([change, change, 0, 0, 0])
+        F = np.eye(4)
+        F[:2, 2:] = 1 / updates
+        x = F @ x + np.array([change, change, 0, 0])
         P = F @ P @ F.T
         P[:2, :2] += (WANDER * state.stderr) ** 2 / updates + (UNSURE * change) ** 2
         return state._filtered(x, P, foretold=state.foretold + change)

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..control.adamw import PIECE, Coming, dot, solve
-from ..control.multiplier import CHANGE, Momentum, Multiplier, MultiplierState, Response
+from ..control.multiplier import Momentum, Multiplier, MultiplierState, Response
 from ..core.batch import TokenBatch
 from ..core.objective import Objective
 from ..core.rollouts import standard_error
@@ -193,7 +193,7 @@ class Hold:
         if not self.state.mean:  # no entropy was observed: all rollouts are masked
             return
         if moved is not None and moved.stderr > 0:  # the stderr of one rollout is NaN
-            self.state = self.state.measured(CHANGE, moved.change, moved.stderr**2)
+            self.state = self.state.measured(1, moved.change, moved.stderr**2)
         lasting = 1 - float(optimizer.param_groups[0]["betas"][0])
         self.state = self.law.stepped(self.state, norm, clip, lasting, updates)
 
