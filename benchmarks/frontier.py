@@ -31,7 +31,8 @@ TARGETS = ("0.5", "0.75", "1")
 RIVALS = {  # {} is the target
     "multiplier": "thermostat --method.target {}",
     "exact": "thermostat --method.solve exact --method.target {}",
-    "whole_groups": "thermostat --optim.whole_groups true --method.target {}",
+    "whole_groups": "thermostat --optim.whole_groups true --method.target {}",  # as in one epoch
+    "rollouts": "thermostat --optim.whole_groups false --method.target {}",  # as in two epochs
     "entropy_coef": "thermostat --method.knob entropy_coef --method.target {}",
     "dual": "entropy_bonus --method.controller dual --method.target {}",
     "doubling": "repo_r --method.bidirectional true --method.zeta_max 0.5 --method.target {}",
@@ -149,7 +150,7 @@ def draw(found: Found, path: Path) -> None:
             axis.errorbar(
                 [x.mean for x, _ in points], [y.mean for _, y in points],
                 xerr=[x.half for x, _ in points], yerr=[y.half for _, y in points],
-                marker="osD^v<>pX"[place], ms=5, color=f"C{place}", label=name, capsize=2,
+                marker="osD^v<>pXhdP"[place], ms=5, color=f"C{place}", label=name, capsize=2,
                 lw=1.8 if name == "multiplier" else 0.7, elinewidth=0.8,
             )  # fmt: skip
         axis.set(xlabel="entropy on held-out problems, nats per token", ylabel=title)
