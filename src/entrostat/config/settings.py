@@ -328,7 +328,7 @@ class TrainConfig:
 # settings that a run resolves itself, with the value that asks it to
 _OPEN: dict[str, Any] = {
     "optim.lr": None, "precision": "auto", "threads": 0, "prompt.chat": None, "advantage": None,
-    "optim.aggregation": None,
+    "optim.aggregation": None, "optim.whole_groups": None,
 }  # fmt: skip
 
 
