@@ -103,6 +103,7 @@ def test_a_stage_that_raises_costs_its_own_rows(run, monkeypatch, tmp_path):
     assert ends == ["failed", "done"]
 
 
+@pytest.mark.long
 def test_a_stage_that_hangs_is_killed_at_the_limit(run, monkeypatch, tmp_path):
     arguments = fake(run, monkeypatch, tmp_path, "import time; time.sleep(600)")
     assert run.main([*arguments, "--seconds", "6"]) == 1

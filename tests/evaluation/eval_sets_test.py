@@ -209,6 +209,7 @@ def test_code_that_a_set_names_takes_trust(
         assert "is code outside entrostat" in said
 
 
+@pytest.mark.long
 def test_flags_say_what_sets_leave_open(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text(

@@ -451,7 +451,7 @@ def canonical(row: dict[str, str]) -> str:
     ("make", "right"),
     [
         (canonical, 1.0),
-        (mutated, 0.0),
+        pytest.param(mutated, 0.0, marks=pytest.mark.long),
         pytest.param(returning_none, 0.0, marks=pytest.mark.slow),
     ],
 )

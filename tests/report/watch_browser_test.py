@@ -157,6 +157,7 @@ def test_the_token_in_a_browser(tab, tmp_path):
     tab.wrong[:] = [words for words in tab.wrong if "403 (Forbidden)" not in words]
 
 
+@pytest.mark.long
 def test_a_new_token_view_takes_the_place_of_the_old(tab, tmp_path):
     def dump(i):
         save_rollouts(full(i), tmp_path / "rollouts")

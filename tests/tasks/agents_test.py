@@ -715,6 +715,7 @@ def test_appworld(appworld: Path) -> None:
     assert not list((appworld / "experiments" / "outputs").iterdir())
 
 
+@pytest.mark.long
 def test_an_appworld_that_dies_or_hangs_costs_its_rollout(appworld: Path) -> None:
     task = es.make_task("appworld")
     examples = [task.example(0, "train") for _ in range(3)]

@@ -113,6 +113,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # ---------------------------------------------------------------------------- the same recipe
 
 
+@pytest.mark.long
 def test_trl_generates_from_the_labs_token_ids_in_its_order(runs: dict[str, Any]) -> None:
     expected = [ids for one in runs["lab ids"] for ids in one for _ in range(ROLLOUTS)]
     assert len(expected) == ITERATIONS * PROMPTS * ROLLOUTS

@@ -79,7 +79,7 @@ def _minibatches(
     optim, group = state.config.optim, selection.batch.need("group")
     shuffle = generator(state.config.seed, iteration, "shuffle", torch.device("cpu"))
     for epoch in range(optim.epochs if len(group) else 0):
-        order = shuffled(group, optim.whole_groups, shuffle).to(state.policy.device)
+        order = shuffled(group, bool(optim.whole_groups), shuffle).to(state.policy.device)
         first = (iteration - 1) * state.config.updates + epoch * optim.minibatches
         yield from enumerate(order.tensor_split(parts), first)
 

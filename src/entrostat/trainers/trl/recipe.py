@@ -152,7 +152,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         inputs = super()._prepare_inputs(generation_batch)
         # as in the lab, every epoch has its own minibatches; TRL splits once, by rollouts
         if self.model.training and place % steps == 0 and (place or whole):
-            self._buffered_inputs = cut_anew(self._buffered_inputs, whole)
+            self._buffered_inputs = cut_anew(self._buffered_inputs, bool(whole))
             inputs = self._buffered_inputs[0]
         return inputs
 
