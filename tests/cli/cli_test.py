@@ -370,6 +370,7 @@ def test_a_run_that_stops_says_why_and_exits_1(
     assert "Traceback" not in error
 
 
+@pytest.mark.long
 def test_a_study_runs_compares_and_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 import entrostat as es
 from builders import f64
 from examples import examples
-from long_cases import keep
 from processes import run_code
 
 FIELDS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
@@ -913,8 +912,9 @@ def test_gradient_checkpointing(implementation, reentrant):
 
 # the compiler looks at the .grad of every tensor
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@pytest.mark.parametrize("backend", keep(["eager", "aot_eager"], "aot_eager"))
-@pytest.mark.parametrize("implementation", keep(["tiled", "plain"], "tiled"))
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("implementation", ["tiled", "plain"])
 def test_torch_compile(implementation, backend):
     hidden, weight, bias, targets = problem()
 

@@ -397,6 +397,7 @@ def test_outcomes_that_no_cross_entropy_can_take_end_the_run(tmp_path: Path) -> 
     refused(lambda: train(prime(tmp_path / "run"), task=Percent()), "`prime`", error=RunStopped)
 
 
+@pytest.mark.long
 def test_a_reference_penalty_and_token_rewards_share_the_reference(tmp_path: Path) -> None:
     """The penalty's reference is at the sampling temperature, phi's at 1."""
     chain = ["prime", {"name": "kl_ref", "coef": 0.1}]

@@ -358,6 +358,7 @@ def test_a_large_vocabulary_and_one_policy(tmp_path: Path, monkeypatch: pytest.M
     assert off(*found) < 1e-3
 
 
+@pytest.mark.long
 def test_a_recipe_is_analysed(tmp_path: Path) -> None:
     from entrostat.trainers import trains
 

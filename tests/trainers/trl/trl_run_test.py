@@ -32,7 +32,6 @@ from entrostat.runs.progress import Lines, Progress
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers import lab, trains
-from long_cases import keep
 from paths import ROOT, TESTS
 from processes import killed, run_ranks
 from trl_recipes import (
@@ -390,7 +389,8 @@ def die_before_the_seal(config: TrainConfig) -> None:
 KILLS = {"an iteration": die_after_updates, "a checkpoint": die_while_saving}
 
 
-@pytest.mark.parametrize("where", keep(KILLS, "a checkpoint"))
+@pytest.mark.long
+@pytest.mark.parametrize("where", KILLS)
 def test_kill_and_resume_end_with_the_same_weights(
     where: str, tmp_path: Path, runs: dict[str, Any]
 ) -> None:
