@@ -180,6 +180,12 @@ def test_verl_says_of_which_policy_its_entropy_is(tmp_path, name, when) -> None:
     assert when in run.entropy_is
 
 
+def test_verl_line_that_was_cut_after_a_figure(tmp_path) -> None:
+    run = read(write(tmp_path / "log", "step:1 - actor/entropy:0.5 - perf/cpu_gb:43.031 -"))
+    assert figures(run, "entropy/exact", "perf/cpu_gb") == [(1, 0.5, 43.031)]
+    assert run.problems == ()
+
+
 def test_verl_restart_repeats_steps_and_cuts_its_last_line(tmp_path) -> None:
     path = write(
         tmp_path / "log",
