@@ -61,12 +61,11 @@ def is_document(head: str) -> bool:
 
 def is_line(text: str) -> bool:
     """Whether a line is a logged one, as JSON or as a printed dictionary."""
-    begin = text.find("{")
-    if begin < 0 or "loss" not in text or "[{" in text:  # a whole history in one line
+    if "loss" not in text or "[{" in text:  # a whole history in one line
         return False
-    if text[begin : begin + 2] == "{'":
-        return "'loss': " in text and ("'epoch': " in text or "'reward" in text)
-    return '"loss"' in text and any(word in text for word in _GRPO)
+    if "'loss': " in text:  # people paste it without its brace, too
+        return "'epoch': " in text or "'reward" in text
+    return '"loss"' in text and "{" in text and any(word in text for word in _GRPO)
 
 
 def states(directory: Path) -> list[Path]:
@@ -99,7 +98,7 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
                 at, total = latest
         if not is_line(text):
             continue
-        if not whole and "}" not in text[text.index("{") :]:
+        if not whole and "}" not in text:
             given.problem(path, line, "the line is cut; what is whole in it is read")
         values = {bare(name): value for name, value in _figures(text).items()}
         before, epoch = epoch, number(values.get("epoch")) or 0.0
@@ -122,11 +121,10 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
 
 
 def _figures(text: str) -> dict[str, Any]:
-    begin = text.index("{")
-    if text[begin + 1] == "'":
-        return dict(PAIR.findall(text, begin))
+    if "'loss': " in text:
+        return dict(PAIR.findall(text))
     try:
-        return parse(text[begin : text.rindex("}") + 1])
+        return parse(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:  # not an object, or a truncated one
         return {}
 
