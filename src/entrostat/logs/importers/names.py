@@ -83,6 +83,7 @@ _WORDS = {
 }
 _MEANS = {"mean", "avg", "average", "total"}
 
+PPO = "TRL's PPOTrainer"  # and ms-swift's, which is TRL's
 # trainer -> folded names that hardly any other trainer logs; the first trainer with enough matches
 _TELLING = (
     ("entrostat", r"optim_updates"),  # not under TRL, which TRL's own names reveal
@@ -101,6 +102,7 @@ _TELLING = (
     ("AReaL", r"ppo_actor_.*"),
     ("OpenRLHF", r"ppo_clip_ratio|actor_lr|total_length|policy_loss"),
     ("SkyRL", r"policy_policy_entropy|reward_avg_raw_reward|policy_final_loss"),
+    (PPO, r"val_num_eos_tokens"),
     ("open-instruct", r"policy_entropy_avg|objective_scores|policy_approxkl_avg"),
     ("tinker-cookbook", r"optim_entropy|env_all_.*"),
 )  # fmt: skip
