@@ -46,6 +46,20 @@ EASYR1 = (
     "(Runner pid=7) critic:\n(Runner pid=7)   score:\n(Runner pid=7)     max: 1.0\n"
     "(Runner pid=7)     mean: {s}"
 )
+DEEPSPEED_CHAT = (
+    "|E2E latency=2.12s |Gather latency=0.00s (0.00%) |CurSamplesPerSec=1.89\n"
+    "epoch: 0|step: {i}|ppo_ep: 1|act_loss: 0.0254\naverage reward score: {s}\n"
+    "entropy: {h}\n-----------------------------------"
+)
+DEEPRM = (
+    "-----------------\nIteration: \t {i}\nNumTrajs: \t 200\nMaxRew: \t 9.5\n"
+    "MeanRew: \t {s} +- 63.19\nMeanEntropy \t {h}\nElapsed time\t 106.07 seconds"
+)
+TORCHFORGE = (
+    "=== [global_logger_r0] - METRICS STEP {i} ===\n  loss/entropy: {h}\n"
+    "  reward/evaluate_response/avg_MathReward_reward: 0.1\n"
+    "  reward/evaluate_response/avg_total_reward: {s}\n==================="
+)
 LINES = {
     "AReaL": ("AReaL", AREAL),
     "EasyR1": ("veRL", EASYR1),
@@ -73,6 +87,18 @@ LINES = {
     "aligned": ("a table", "{i:>6} {i:4}  {h:8.4f}  {s:8.4f}"),
     "a comma for the point": ("a table", "{i};{hc};{sc}"),
     "an error beside it": ("a table", "| {i} | {h} ± 0.02 | {s:.2%} |"),
+    "no bars at the ends": ("a table", "{i} | 0.000100 | {s} | {h}"),
+    "psql's": ("a table", " {i:>4} | {h:>7} | {s:>6}"),
+    "drawn": ("a table", "| {i:>4} | {h:>7} | {s:>6} |\n+------+---------+--------+"),
+    "rich's": ("a table", "│ {i:>4} │ {h:>7} │ {s:>6} │"),
+    "under dashes": ("a table", "{i:>6}  {h:>9}  {s:>8}"),
+    "a tag": ("a table", "[math] {i:>3}/40 | entropy={h} | reward={s}"),
+    "a tag before a name": ("a table", "[trainer] epoch=0 step={i} entropy={h} reward={s}"),
+    "DeepSpeed-Chat": ("a table", DEEPSPEED_CHAT),
+    "DeepRM": ("a table", DEEPRM),
+    "torchforge": ("a table", TORCHFORGE),
+    "mlx-lm": ("a table", "Iter {i}: Train loss 0.000, Total rewards mean {s}, "
+               "Total rewards std 0.1, Grouped rewards mean 0.9, Entropy {h}, It/sec 0.03"),
     "LLaMA-Factory": ("a table", '{{"current_steps": {i}, "total_steps": 40, "loss": 0.1, '
                       '"reward": {s}, "entropy": {h}}}'),
     "a message": ("veRL", '{{"level": 30, "time": 1700000000, "msg": "step:{i} - actor/entropy:{h} '
@@ -86,6 +112,11 @@ LINES = {
 HEADERS = {
     "aligned": "       step   entropy   reward",
     "a comma for the point": "step;entropy;reward",
+    "no bars at the ends": "Why?\n\nStep | Training Loss | reward | entropy\n-- | -- | -- | --",
+    "psql's": " step | entropy | reward\n------+---------+--------",
+    "drawn": "+------+---------+\n| step | entropy | reward |\n+======+=========",
+    "rich's": "┏━━━━━━┳━━━━━━━┳━━━━━━┓\n┃ Step ┃ Entropy ┃ Reward ┃\n┡━━━━━━╇━━━━━━╇━━━━━━━━┩",
+    "under dashes": "  step    entropy    reward\n------  ---------  --------",
     "an error beside it": "| step | entropy | accuracy |\n| --- | --- | --- |",
 }
 
@@ -139,6 +170,7 @@ def test_an_epoch_that_falls_begins_another_run(tmp_path):
 def test_nemo_rls_console_has_no_entropy_and_says_where_it_is(tmp_path):
     block = (
         "========== Step {i}/40 ==========\n▶ Generating responses for batch of size 512...\n"
+        "Collecting rollouts: 100%|██████████| 512/512 [00:10<00:00, 4.00it/s]\n"
         "📊 Training Results:\n  • Loss: 0.01\n  • Generation KL Error: 0.001\n"
         "  • Avg Reward: {s}\n  • Mean Generation Length: 500.0\n\n⏱️  Timing:\n"
         "  • Total step time: 61.20s\n  • policy_training: 20.10s (32.8%)"
@@ -149,6 +181,25 @@ def test_nemo_rls_console_has_no_entropy_and_says_where_it_is(tmp_path):
     assert read(path).series("reward/mean")[1] == SCORES
     assert read(path).series("rollout/length_mean")[1] == [500.0] * 40
     assert "train/approx_entropy" in str(found)
+
+
+def test_two_steps_of_a_console_are_read(tmp_path):
+    block = "==== Step {i}/9 ====\n  • Avg Reward: {s}"
+    run = read(write(tmp_path / "a.log", *(block.format(i=i, s=s) for i, _, s in STEPS[:2])))
+    assert run.series("reward/mean") == ([1, 2], SCORES[:2])
+
+
+def test_a_tag_is_no_part_of_a_name(tmp_path):
+    line = "[trainer] epoch=0 step={i} entropy={h}"
+    run = read(write(tmp_path / "a.log", *(line.format(i=i, h=h) for i, h, _ in STEPS)))
+    assert set(run.names) == {"iteration", "epoch", "entropy/logged"}
+
+
+def test_a_value_that_a_notebook_did_not_log_is_no_fault(tmp_path):
+    rows = [f"{i} | {h if i % 2 else 'No Log'} | {s}" for i, h, s in STEPS]
+    run = read(write(tmp_path / "a.md", "Step | entropy | reward", "-- | -- | --", *rows))
+    assert run.series("entropy/logged") == (list(N[::2]), H[::2])
+    assert run.problems == ()
 
 
 def test_a_name_that_a_block_has_twice_is_no_figure_of_the_step(tmp_path):

@@ -112,6 +112,18 @@ def test_supervised_log_has_an_entropy_that_is_not_known(tmp_path) -> None:
     assert run.entropy_is.startswith("it cannot be known")
 
 
+def test_trls_ppo_has_an_entropy_under_another_name(tmp_path) -> None:
+    """In its state, and in its console, which counts episodes and has the sum over tokens, too."""
+    row = {"objective/entropy": 114.4, "objective/scores": 2.25, "policy/entropy_avg": 1.5,
+           "val/num_eos_tokens": 0, "lr": 1e-05, "episode": 96, "epoch": 0.11}  # fmt: skip
+    state = write(tmp_path / "trainer_state.json", {"log_history": [row | {"step": 3}]})
+    for path, step in ((state, 3), (write(tmp_path / "log", str(row)), 96)):
+        run = read(path)
+        assert run.source == "TRL's PPOTrainer"
+        assert figures(run, "entropy/logged", "reward/mean") == [(step, 1.5, 2.25)]
+        assert run.entropy_is.startswith("it cannot be known")
+
+
 # --- veRL: values of STEPS in make_verl.py ---
 
 VERL_VALUES = [
@@ -178,6 +190,12 @@ def test_verl_aggregation(tmp_path, mode, value, name, words) -> None:
 def test_verl_says_of_which_policy_its_entropy_is(tmp_path, name, when) -> None:
     run = read(write(tmp_path / "log", f"step:1 - {name}:0.5 - actor/ppo_kl:0.1"))
     assert when in run.entropy_is
+
+
+def test_verl_line_that_was_cut_after_a_figure(tmp_path) -> None:
+    run = read(write(tmp_path / "log", "step:1 - actor/entropy:0.5 - perf/cpu_gb:43.031 -"))
+    assert figures(run, "entropy/exact", "perf/cpu_gb") == [(1, 0.5, 43.031)]
+    assert run.problems == ()
 
 
 def test_verl_restart_repeats_steps_and_cuts_its_last_line(tmp_path) -> None:

@@ -511,6 +511,21 @@ def test_swifts_console(tmp_path):
     assert run.series("entropy/exact")[0] == list(range(1, 193))
 
 
+@pytest.mark.parametrize("between", ["{}\n{}", "{{{}}} {{{}}}"])
+def test_swifts_console_without_its_braces_or_line_ends(between, tmp_path):
+    row = (
+        "'loss': -0.0, 'reward': 0.34375, 'memory(GiB)': 56.74, "
+        "'global_step/max_steps': '{}/3766', 'remaining_time': '18h 37m', 'train_speed(s/it)': 9"
+    )
+    text = between.format(row.format(5), row.format(10))
+    run = read(write(tmp_path / "train.log", text))
+    assert (run.source, run.planned) == ("ms-swift", 3766)
+    assert [(row["iteration"], row["reward/mean"]) for row in run.metrics] == [
+        (5, 0.34375), (10, 0.34375),
+    ]  # fmt: skip
+    assert "37m" not in run.names
+
+
 def test_parts_of_a_run_in_one_folder_are_one(tmp_path):
     """Two tags of TensorBoard's interface; prime-rl's trainer and orchestrator."""
     header = ["Wall time", "Step", "Value"]

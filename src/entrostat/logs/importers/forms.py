@@ -16,6 +16,9 @@ from .source import TENSORBOARD, Given, clean, document, head_of, lines, number,
 HEADER_WITHIN = 50  # lines
 PREAMBLE = 50_000  # lines of console output before its first metrics
 LONGEST = 20_000  # characters of the longest console line that is searched for metrics
+_BARS = ("|", "│", "┃")  # between the cells of a drawn table
+_RULE = re.compile(r"\s*[-=+|:─-╿][-=+|:\s─-╿]*")  # of a drawn table; also box-drawing characters
+_NO_HEADER = re.compile(rf"\s*[{{\[|<]|{_RULE.pattern}$")
 _LONG = ("tag", "metric", "metric_name", "key", "name", "variable")  # columns of a metric's name
 _DECIMAL = re.compile(r"^(-?\d+),(\d+)$")
 
@@ -41,16 +44,18 @@ def rows_in(path: Path, given: Given) -> Iterator[Cells]:
         cells = ((count, text.split()) for count, text, _ in lines(path, given) if text.strip())
         tag = _tag(path, given)
         yield from (Cells(n, {"step": c[2], tag: c[1]}) for n, c in cells if len(c) == 3)
-    elif (found := header(path, given)) is not None:
+    elif (found := header(path, given, sure=True)) is not None:
         yield from _csv(path, given, found)
-    elif sum(text.lstrip()[:1] == "|" for text in head) > 2:
-        yield from _under_headers(_markdown(path, given), given)
+    elif any(map(_is_ruled, head)) and (rows := [*_under_headers(_drawn(path, given), given)]):
+        yield from rows
     elif any(map(is_line, head)):
         yield from (
             Cells(count, _figures(text)) for count, text, _ in lines(path, given) if is_line(text)
         )
     elif first[:1] not in ("{", "[") and (blocks := [*_blocks(path, given)]):
         yield from blocks
+    elif (found := header(path, given)) is not None:
+        yield from _csv(path, given, found)
     else:
         for count, record in records(path, given):
             values = _widened(flatten(record))
@@ -76,14 +81,14 @@ def _widened(values: dict[str, Any]) -> dict[str, Any]:
     return {**rest, values[name]: values[plain["value"]]}
 
 
-def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
+def header(path: Path, given: Given, sure: bool = False) -> tuple[int, str, list[str]] | None:
     """Return line, delimiter and names of a CSV header; None if the first lines contain none.
 
-    An incomplete header is accepted if the next row has as many cells, half or more of them
-    numbers.
+    Unless it has to be `sure`, an incomplete header is accepted if the next row has as many cells,
+    half or more of them numbers.
     """
     head = enumerate(head_of(path, HEADER_WITHIN), 1)
-    plain = [(n, text) for n, text in head if text.lstrip()[:1] not in ("{", "[", "|", "<")]
+    plain = [(n, text) for n, text in head if not _NO_HEADER.match(text)]
     almost: tuple[int, str, list[str]] | None = None
     for (count, text), (_, after) in pairwise([*plain, (0, "")]):
         for delimiter in ",;\t ":
@@ -96,10 +101,15 @@ def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
                 continue  # prose
             if complete(guess(names, given.columns), given.columns) or _is_series(names):
                 return count, delimiter, names
-            named = any(number(name) is None and name for name in names)
+            named = any(names) and not _numeric(names)
             if almost is None and fits and len(row) > 1 and named and 2 * numbers >= len(row):
                 almost = count, delimiter, names
-    return almost
+    return None if sure else almost
+
+
+def _numeric(names: Iterable[str]) -> bool:
+    """Whether one of them is a number: then they are figures, not a header."""
+    return any(number(name) is not None for name in names)
 
 
 def _split(text: str, delimiter: str) -> list[str]:
@@ -144,7 +154,7 @@ def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterato
     # W&B's minima and maxima of a step repeat the value
     kept = [i for i, name in enumerate(names) if not name.endswith(("__MIN", "__MAX"))]
     for count, text, _ in lines(path, given):
-        if count <= at or not text.strip():
+        if count <= at or not text.strip() or _RULE.fullmatch(text):
             continue
         row = _split(text, delimiter)
         if delimiter == " " and len(row) == len(names) + 1:
@@ -155,17 +165,23 @@ def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterato
         yield Cells(count, _widened({names[i]: row[i] for i in kept if row[i]}), run)
 
 
-_RULE = re.compile(r"\s*\|?[\s:|-]*-{2,}[\s:|-]*\|?\s*")
+def _is_ruled(text: str) -> bool:
+    """Whether a line belongs to a drawn table: a rule with columns, or a row between bars."""
+    rule = _RULE.fullmatch(text) is not None
+    return text.lstrip()[:1] in _BARS or (rule and not {*"|+"}.isdisjoint(text))
 
 
-def _markdown(path: Path, given: Given) -> Iterator[Titled]:
+def _drawn(path: Path, given: Given) -> Iterator[Titled]:
+    """Rows of tables whose cells are parted by bars: Markdown's, and those drawn for a terminal."""
     title, before = "", False
     for count, text, _ in lines(path, given):
-        inside = text.lstrip()[:1] == "|"
+        rule = _RULE.fullmatch(text) is not None
+        inside = rule or any(bar in text for bar in _BARS)
         if inside and not before:
             yield count, None, title
-        if inside and not _RULE.fullmatch(text):
-            yield count, [cell.strip() for cell in text.strip().strip("|").split("|")], title
+        if inside and not rule:
+            cells = re.split("[|│┃]", text.strip().strip("|│┃"))
+            yield count, [cell.strip() for cell in cells], title
         elif text.startswith("#"):
             title = text.strip("# ").strip()
         before = inside
@@ -199,7 +215,8 @@ def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
         if row is None:
             names = []
         elif not names:
-            names = row if complete(guess(row, given.columns), given.columns) else None
+            header = complete(guess(row, given.columns), given.columns) and not _numeric(row)
+            names = row if header else None
         elif len(row) == len(names):
             yield Cells(count, {n: c for n, c in zip(names, row, strict=True) if c}, clean(title))
 
@@ -216,11 +233,11 @@ _FIGURE = re.compile(
     rf"(?P<value>{_VALUE})(?=$|[\s%/);\]a-zA-Z]|,(?!\d))[^\s,;]*"
 )
 _PAIR = re.compile(rf"([A-Za-z][\w./@-]*)[=:]({_VALUE})(?=$|[\s;|\]]|,(?!\d))")
-_OF = re.compile(rf"(?:^|\|)\s*\[?\s*({_COUNT})/{_COUNT}\s*\]?(?=[\s:,])")  # 12/100 metrics
+_OF = re.compile(rf"(?:^|[|\]])\s*\[?\s*({_COUNT})/{_COUNT}\s*\]?(?=[\s:,])")  # 12/100 metrics
 _GROUP = re.compile(r"\s*(?:[-•*] )?([\w./-]{1,60}):\s*")
 _WHO = re.compile(r"^\(\S+ pid=[^)]*\) ?")
 _OTHER = re.compile(r"\s*(?:\{\s*\"|\[\s*(?:[\[{\"]|[-+\d.eE]+,(?![\d,]+/))|[|<│])")  # JSON, tables
-BLOCKS = 3  # steps that block-wise console output must have
+BLOCKS = 2  # steps that block-wise console output must have
 
 
 def is_line(text: str) -> bool:
@@ -244,7 +261,7 @@ def _figures(text: str) -> dict[str, Any]:
         }
     found |= dict(_PAIR.findall(text))
     plain = re.sub("['\"]", "", _OF.sub(" | ", _AT.sub(" | ", text)))
-    for part in re.split(r"\s*[|│┃{}]\s*[:\])]?|[,;]\s+|\s+-\s+", plain):
+    for part in re.split(r"\s*[|│┃{}]\s*[:\])]?|[,;]\s+|\]\s+|\s+-\s+", plain):
         end = 0
         while figure := _FIGURE.match(part, end):
             found.setdefault(figure["name"].strip(" \t-*•[(").strip(), figure["value"])
@@ -266,14 +283,15 @@ def _blocks(path: Path, given: Given) -> Iterator[Cells]:
         text = _WHO.sub("", text)[:LONGEST]
         figures = _figures(text)
         step = figures.pop("step", None)
-        named |= step is not None
+        counted = _AT.search(text) is None
+        if counted and named:  # a counter inside a step, as of a progress bar
+            step = None
+        named |= step is not None and not counted
         if not named and (name := guess(figures, {}).get("step")):  # a table row with the step
             step = figures.pop(name)
-        if step is not None:
-            if not rows or rows[-1].values["step"] != step:
-                rows.append(Cells(count, {"step": step}))
-                twice, above = set(), []
-            continue
+        if step is not None and (not rows or rows[-1].values["step"] != step):
+            rows.append(Cells(count, {"step": step}))
+            twice, above = set(), []
         indent = len(text) - len(text.lstrip())
         above = [each for each in above if each[0] < indent]
         if group := _GROUP.fullmatch(text):

@@ -19,7 +19,7 @@ _ALIASES = {
     "step": """
         iteration global_step global_step_max_steps step global_steps trainer_global_step
         training_global_step training_step trainer_step train_step rollout_step current_steps
-        system_step iter update num_updates progress_batch _step episode""",
+        system_step iter update num_updates progress_batch _step episode steps""",
     "entropy": """
         entropy_exact entropy_nll entropy_logged actor_entropy policy_entropy entropy
         policy_policy_entropy mean_entropy entropy_mean avg_entropy entropy_avg policy_entropy_avg
@@ -36,7 +36,7 @@ _ALIASES = {
         completion_length completion_length_mean mean_length rollout_response_lengths
         rollout_response_len_mean ppo_actor_seq_len_avg mean_gen_tokens_per_sample
         generate_avg_num_tokens val_sequence_lengths seq_len_all_mean decode_len_all_mean
-        mean_generation_length response_lengths tokens_response_length_mean length""",
+        mean_generation_length response_lengths tokens_response_length_mean mean_tokens length""",
     "gradient": """
         grad_norm actor_grad_norm optim_grad_norm policy_grad_norm ppo_actor_update_grad_norm
         actor_grad_norm_mean""",
@@ -48,7 +48,7 @@ _ALIASES = {
     "no_signal": "rollout_zero_advantage_share frac_reward_zero_std zero_advantage_fraction",
     "clip": """
         clip_both clip_ratio_region_mean clipfrac clip_ratio actor_pg_clipfrac pg_clipfrac
-        ppo_clip_ratio policy_ppo_clip_ratio policy_clipfrac_avg clip_fraction
+        ppo_clip_ratio policy_ppo_clip_ratio policy_clipfrac_avg clip_fraction clip_frac
         ppo_actor_update_clip_ratio_avg probs_ratio_clamped_fraction""",
     "step_kl": "kl_old_new actor_ppo_kl ppo_kl policy_approxkl_avg",
     "ratio": "ratio_mean probs_ratio ratios",
@@ -77,9 +77,13 @@ _OTHER = {
     "key", "delta", "high", "low", "cross", "alpha", "lr", "available", "reason", "time", "val",
     "eval", "test", "p10", "p50", "p90", "quantile", "sem", "count", "raw", "weight", "gap",
 }  # fmt: skip
-_WORDS = {"entropy": {"entropy", "entropies"}, "score": {"reward", "rewards", "score", "scores"}}
+_WORDS = {
+    "entropy": {"entropy", "entropies"},
+    "score": {"reward", "rewards", "rew", "score", "scores"},
+}
 _MEANS = {"mean", "avg", "average", "total"}
 
+PPO = "TRL's PPOTrainer"  # and ms-swift's, which is TRL's
 # trainer -> folded names that hardly any other trainer logs; the first trainer with enough matches
 _TELLING = (
     ("entrostat", r"optim_updates"),  # not under TRL, which TRL's own names reveal
@@ -98,6 +102,7 @@ _TELLING = (
     ("AReaL", r"ppo_actor_.*"),
     ("OpenRLHF", r"ppo_clip_ratio|actor_lr|total_length|policy_loss"),
     ("SkyRL", r"policy_policy_entropy|reward_avg_raw_reward|policy_final_loss"),
+    (PPO, r"val_num_eos_tokens"),
     ("open-instruct", r"policy_entropy_avg|objective_scores|policy_approxkl_avg"),
     ("tinker-cookbook", r"optim_entropy|env_all_.*"),
 )  # fmt: skip
@@ -128,7 +133,7 @@ def fold(name: str) -> str:
         >>> fold("run-7 - train/Policy.entropy mean"), fold("_step")
         ('policy_entropy_mean', '_step')
     """
-    name = bare(name).lower()
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", bare(name)).lower()  # MeanReward
     plain = re.sub(r"[^a-z0-9@]+", "_", name).strip("_")
     return f"_{plain}" if name == "_step" else plain
 
@@ -172,15 +177,15 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
     names = list(names)
     if (known := find(quantity, folded(names))) is not None:
         return known, []
-    if quantity == "entropy":  # the only tag ".../entropy" among names that contain "entropy"
-        last = [n for n in names if bare(n).lower().rpartition("/")[2] == "entropy"]
-        if len(last) == 1:
-            return last[0], []
     words = {name: {*re.split("[_@]", fold(name))} for name in names}
     means = {
         name: len({*fold(name).split("_")} & _MEANS) for name in names
     }  # mean@4: the mean over 4 samples
     likely = [n for n in words if words[n] & _WORDS[quantity] and not words[n] & _OTHER]
+    ends = {n: {*fold(n.rpartition("/")[2]).split("_")} - _MEANS for n in likely}
+    plain = [name for name, end in ends.items() if end and end <= _WORDS[quantity]]
+    if len(plain) == 1:  # the only name that ends so: group/entropy, rewards/avg_total_reward
+        return plain[0], []
     likely.sort(key=means.__getitem__, reverse=True)
     if len(likely) == 1 or (likely and sum(means[name] > 0 for name in likely) == 1):
         return likely[0], []

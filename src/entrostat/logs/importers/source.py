@@ -39,6 +39,7 @@ PAIR = re.compile(
     r"'([^']{1,200})': '?((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w./%]{1,40})'?(?=[,}])"
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_ERROR = re.compile(r"±|\+/?-")  # before the error of a value: 0.5 ± 0.1, 0.5 +- 0.1
 _NUMBER = re.compile(r"(?:np\.|numpy\.)?\w{0,16}\(([^()]{1,64})\)")  # np.float64(0.5)
 
 
@@ -243,7 +244,7 @@ def number(value: Any) -> float | None:
     """Convert a number or numeric text to float, possibly nan or inf; None for anything else."""
     scale = 1.0
     if isinstance(value, str):
-        text = value.partition("±")[0].strip()
+        text = _ERROR.split(value, maxsplit=1)[0].strip()
         scale, text = 0.01 if text.endswith("%") else 1.0, text.removesuffix("%")
         if wrapped := _NUMBER.fullmatch(text):
             text = wrapped[1]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_TOKEN = 2**31
 NO_ENTROPY = "none: the source has no entropy"
-_WORDS = {"true", "false", "none", "null", ""}
+_WORDS = {"true", "false", "none", "null", "no log", ""}  # No Log: notebooks of transformers
 
 
 def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .names import bare, folded, renamed, trainer_of
+from .names import PPO, bare, folded, renamed, trainer_of
 from .rows import Row, averaged
 from .source import PAIR, Given, document, first_line, lines, listed, number, parse, step_of
 from .steps import Dumped, finish, metrics_of
@@ -31,6 +31,7 @@ NAMES = {
     "clip/low": ("clip_ratio_low_mean",),
     "clip/high": ("clip_ratio_high_mean",),
 }
+OTHERS = {"entropy/logged": ("entropy", "policy_entropy_avg")}  # the supervised trainer's, PPO's
 ENTROPY_IS = (
     "the mean over completion tokens of the full next-token entropy, of logits divided by "
     "the sampling temperature (which the log does not name), in nats, under the policy that was "
@@ -41,12 +42,13 @@ OURS = (
     "the sampling temperature, in nats, under the policy that sampled (EntropyGRPOTrainer)"
 )
 UNKNOWN = (
-    "it cannot be known: the log has an entropy, but neither rewards nor completion lengths, so "
-    "GRPOTrainer did not write it"
+    "it cannot be known: the log has an entropy, but neither GRPOTrainer's rewards nor its "
+    "completion lengths, so another trainer wrote it"
 )
 _SETTING = re.compile(r'"(max_steps|logging_steps)"\s*:\s*(\d+)')
 _DOCUMENT = re.compile(r"\s*(\{|\[\s*(\{|$))")  # an object, or a list of objects
 LIST = re.compile(r'"log_history"\s*:\s*\[')
+_BETWEEN = re.compile(r"(?<=\})\s+(?=\{['\"])")
 # the progress bar of the step before a line
 BAR = re.compile(r"(?:^|[\])] )\s*\d{1,3}%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12}) \[")
 SLASH = "global_step/max_steps"
@@ -61,12 +63,11 @@ def is_document(head: str) -> bool:
 
 def is_line(text: str) -> bool:
     """Whether a line is a logged one, as JSON or as a printed dictionary."""
-    begin = text.find("{")
-    if begin < 0 or "loss" not in text or "[{" in text:  # a whole history in one line
+    if "loss" not in text or "[{" in text:  # a whole history in one line
         return False
-    if text[begin : begin + 2] == "{'":
-        return "'loss': " in text and ("'epoch': " in text or "'reward" in text)
-    return '"loss"' in text and any(word in text for word in _GRPO)
+    if "'loss': " in text:  # people paste it without its brace, too
+        return "'epoch': " in text or "'reward" in text
+    return '"loss"' in text and "{" in text and any(word in text for word in _GRPO)
 
 
 def states(directory: Path) -> list[Path]:
@@ -92,14 +93,14 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
     settings: dict[str, str] = {}
     at = total = count = 0
     latest, epoch = (0, 0), -1.0
-    for line, text, whole in lines(path, given):
+    for line, text, whole in _entries(path, given):
         if "%|" in text and (bar := BAR.search(text)):
             latest = int(bar[1]), int(bar[2])
             if latest[1] >= total:  # a smaller total is the progress bar of an evaluation
                 at, total = latest
         if not is_line(text):
             continue
-        if not whole and "}" not in text[text.index("{") :]:
+        if not whole and "}" not in text:
             given.problem(path, line, "the line is cut; what is whole in it is read")
         values = {bare(name): value for name, value in _figures(text).items()}
         before, epoch = epoch, number(values.get("epoch")) or 0.0
@@ -121,12 +122,17 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
             yield Row(path, line, step, values, settings, fresh=fell)
 
 
+def _entries(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
+    """Yield lines; dictionaries that were pasted into one line are lines of their own."""
+    for line, text, whole in lines(path, given):
+        yield from ((line, part, whole) for part in _BETWEEN.split(text))
+
+
 def _figures(text: str) -> dict[str, Any]:
-    begin = text.index("{")
-    if text[begin + 1] == "'":
-        return dict(PAIR.findall(text, begin))
+    if "'loss': " in text:
+        return dict(PAIR.findall(text))
     try:
-        return parse(text[begin : text.rindex("}") + 1])
+        return parse(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:  # not an object, or a truncated one
         return {}
 
@@ -138,7 +144,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     rows = [row._replace(values=_bare(row.values)) for row in rows]
     seen = folded(dict.fromkeys(key for row in rows for key in row.values))
     grpo = bool(seen.keys() & {"reward", "completions_mean_length", "frac_reward_zero_std"})
-    names = renamed(seen.values(), NAMES if grpo else {"entropy/logged": ("entropy",)})
+    names = renamed(seen.values(), NAMES if grpo else OTHERS)
     every = step_of(settings.get("logging_steps")) or 1
     rows, updates = _iterations(rows) if every == 1 else (rows, 1)
     if updates > 1:
@@ -154,7 +160,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         given.notes.append(
             "completions/*.parquet is not read (that needs pyarrow): there are no rollouts."
         )
-    source, entropy_is = "a Hugging Face trainer", UNKNOWN
+    source, entropy_is = PPO if trainer_of(seen) == PPO else "a Hugging Face trainer", UNKNOWN
     if grpo:
         swift = "entropy_mean" in seen or trainer_of(seen) == "ms-swift"
         source = "ms-swift" if swift else "TRL"

@@ -116,7 +116,7 @@ RECORDS = (
 
 def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dict[str, Any]:
     """Parse `name:value - name:value`; without a line end, the last pair is dropped."""
-    parts = REPEATED.sub("", text).split(" - ")
+    parts = REPEATED.sub("", text).removesuffix(" -").split(" - ")
     if not whole:
         cut = parts.pop()
         given.problem(path, line, f"the line has no end; its last figure {short(cut)} is left out")
