@@ -178,10 +178,9 @@ def test_another_optimizer_is_refused():
     hold = Hold.of(es.make_objective("thermostat"))
     assert hold is not None
     refused(lambda: hold.due(optimizer, 0, 1), "got RMSprop")
-    # Adam's kind, with moments of another form
+    # Adam's kind, with moments of another form, as bitsandbytes' of 8 bits
     paged = torch.optim.Adamax(parameters, lr=1e-3)
-    paged.step()
-    refused(lambda: response(paged, parameters, drawn(2)), "got Adamax", "exp_avg", "exp_inf")
+    refused(lambda: hold.due(paged, 0, 1), "got Adamax")
 
 
 # ---------------------------------------------------------------------------- the filter
@@ -272,6 +271,18 @@ def test_the_multiplier_by_hand():
     fast = law.decide(replace(state, mean=(2.0, 0.0, 0.0, 0.0), drift=-0.052), held, 4)
     assert fast.value == 0
     assert Multiplier(0.9, "below").decide(replace(state, drift=1.0), held, 4).value == 0
+
+
+def test_an_update_without_a_gradient_has_no_multiplier():
+    # every token of the minibatch is masked
+    law = Multiplier(0.9)
+    state = law.observe(law.init(), Observation(1.0, stderr=0.02))
+    state = replace(state, inside=0.05, norm=2.0)
+    held = Momentum(young=0.2, lasting=0.1, corrected=0.5)
+    after = law.decide(law.responds(state, Response(0.0, 0.0, 0.0), held), held, 4)
+    assert (after.value, after.share, after.bound) == (0.0, 0.0, False)
+    # momentum keeps nine tenths of the multiplier that it had
+    assert law.stepped(after, 2.0, math.inf, 0.1, 4).inside == pytest.approx(0.045)
 
 
 def test_between_two_gradients_the_drift_follows_momentum():

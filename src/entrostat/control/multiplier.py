@@ -238,7 +238,8 @@ class Multiplier:
         return c if c >= 0 or wanted >= slowest else min(0.0, multiplier(slowest))
 
     def ends(self, state: MultiplierState, norm: float) -> tuple[float, float]:
-        largest = LARGEST * state.norm / max(norm, 1e-30)
+        # without a gradient (all tokens masked) no multiplier has an effect, and none is chosen
+        largest = LARGEST * state.norm / norm if norm else 0.0
         return (0.0 if self.side == "below" else -largest), largest
 
     def decided(

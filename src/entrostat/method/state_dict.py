@@ -40,7 +40,8 @@ def restored(
     saved = _completed(data["objective"], methods)
     if saved != mine:
         raise ValueError(
-            f"Objective.load_state_dict: the state belongs to {_difference(saved, mine)}"
+            f"Objective.load_state_dict: the state belongs to {_difference(saved, mine)}; resume "
+            "with the checkpoint's objective, or train anew from its model"
         )
     for name, method, state in zip(names, methods, data["states"], strict=True):
         if (state is None) != (method.init() is None):

@@ -41,8 +41,8 @@ _CHANGED = (
     "clipping", "norm", "share", "bound",
 )  # fmt: skip
 _NOT_ADAM = (
-    "thermostat: the optimizer must be Adam or AdamW, from whose moments the multiplier is solved "
-    "for, got {} (it has {}); use AdamW, or the method {{'name': 'thermostat', 'target': ..., "
+    "thermostat: the optimizer must be torch's Adam or AdamW, from whose moments the multiplier is "
+    "solved for, got {}; use AdamW, or the method {{'name': 'thermostat', 'target': ..., "
     "'knob': 'entropy_coef'}}"
 )
 TOLERANCE = 1e-3  # exact form: tolerance relative to the target, per iteration
@@ -130,8 +130,7 @@ class Hold:
         It is taken halfway through an iteration and used until halfway through the next. While
         AdamW's momentum settles, it is taken at every update except the very first.
         """
-        if any("betas" not in group for group in optimizer.param_groups):
-            raise ValueError(_NOT_ADAM.format(_kind(optimizer), "no betas"))
+        check_adam(optimizer)
         made = steps_made(optimizer)
         if not self._knows(optimizer):
             return False
@@ -309,8 +308,6 @@ def response(
         state = optimizer.state.get(p, {})
         if not state or whole is None:
             continue
-        if not {"step", "exp_avg", "exp_avg_sq"} <= state.keys():
-            raise ValueError(_NOT_ADAM.format(_kind(optimizer), ", ".join(state)))
         group = groups[id(p)]
         b1, b2 = map(float, group["betas"])
         mean = _whole(state["exp_avg_sq"].sum()) / state["exp_avg_sq"].numel()
@@ -337,9 +334,11 @@ def steps_made(optimizer: torch.optim.Optimizer) -> float:
     return max(made, default=0.0)
 
 
-def _kind(optimizer: torch.optim.Optimizer) -> str:
-    """Class name of the optimizer, without accelerate's wrapper."""
-    return type(getattr(optimizer, "optimizer", optimizer)).__name__
+def check_adam(optimizer: torch.optim.Optimizer) -> None:
+    """Raise on another optimizer, such as bitsandbytes' of 8 bits."""
+    own = getattr(optimizer, "optimizer", optimizer)  # without accelerate's wrapper
+    if not isinstance(own, torch.optim.Adam | torch.optim.AdamW):
+        raise ValueError(_NOT_ADAM.format(type(own).__name__))
 
 
 def _pace(optimizer: torch.optim.Optimizer) -> float:

@@ -104,10 +104,13 @@ def tensorboard(folder, name):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"top_p": 0.5}, "top_p=0.5 samples from a part"),
-        ({"top_k": 5, "min_p": 0.1}, "top_k=5, min_p=0.1 samples from a part"),
-        ({"generation_kwargs": {"top_p": 0.9}}, "top_p=0.9 samples from a part"),
-        ({"repetition_penalty": 1.5}, "repetition_penalty=1.5 samples from a part"),
+        ({"top_p": 0.5}, "top_p=0.5 samples from another"),
+        ({"top_k": 5, "min_p": 0.1}, "top_k=5, min_p=0.1 samples from another"),
+        ({"generation_kwargs": {"top_p": 0.9}}, "top_p=0.9 samples from another"),
+        ({"repetition_penalty": 1.5}, "repetition_penalty=1.5 samples from another"),
+        ({"generation_kwargs": {"temperature": 0.5}}, "temperature=0.5 samples .* temperature=0.9"),
+        ({"generation_kwargs": {"do_sample": False}}, "do_sample=False samples from another"),
+        ({"generation_kwargs": {"num_beams": 2}}, "num_beams=2 samples from another"),
     ],
 )
 def test_truncated_sampling_is_warned_of(tmp_path, settings, words):
@@ -118,4 +121,7 @@ def test_truncated_sampling_is_warned_of(tmp_path, settings, words):
 def test_temperature_alone_is_not(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        entropy_trainer(tmp_path, objective=None, temperature=0.6, top_k=0, top_p=1.0)
+        same = {"temperature": 0.6, "do_sample": True, "max_new_tokens": 5}
+        entropy_trainer(
+            tmp_path, objective=None, temperature=0.6, top_k=0, top_p=1.0, generation_kwargs=same
+        )

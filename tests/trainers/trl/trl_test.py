@@ -569,8 +569,15 @@ def test_what_the_multiplier_cannot_be_solved_for_with_is_refused(tmp_path):
         tmp_path, objective=es.make_objective("thermostat"), optim="sgd", max_steps=2,
         prompts=PROMPTS * 4,
     )  # fmt: skip
-    scripted(trainer)
-    refused(lambda: trainer.train(), "optimizer", "got", "(it has no betas")
+    trainer._generate = None  # before the first generation
+    refused(lambda: trainer.train(), "optimizer must be", "got SGD", "'knob': 'entropy_coef'")
+    reentrant = {"gradient_checkpointing": True,
+                 "gradient_checkpointing_kwargs": {"use_reentrant": True}}  # fmt: skip
+    refused(
+        lambda: entropy_trainer(tmp_path, objective=es.make_objective("thermostat"), **reentrant),
+        "{'use_reentrant': True}", "set 'use_reentrant': False",
+    )  # fmt: skip
+    entropy_trainer(tmp_path, objective="grpo", **reentrant)
     refused(lambda: step.check_whole(DistributedType.FSDP), "FSDP shards them")
 
 

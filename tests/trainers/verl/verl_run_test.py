@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+import entrostat as es
 import entrostat.trainers.verl.run as verl_run
 from builders import json_lines, refused
 from entrostat.cli import main
@@ -44,6 +45,8 @@ from entrostat.trainers.verl.config import code_in_verl, flat
 from entrostat.trainers.verl.driver import noted, rollouts_of
 from entrostat.trainers.verl.follow import evaluated, row_of
 from entrostat.trainers.verl.recipe import unseen
+from entrostat.trainers.verl.refusals import DEFAULTS as DEFAULTS_OF_VERL
+from entrostat.trainers.verl.refusals import refusals
 from long_cases import keep
 from paths import ROOT
 from verl_runs import config_of, sets_of
@@ -178,6 +181,16 @@ REFUSED = [
     ({"verl": {"data.train_files": "x"}}, "is what task says"),
     ({"verl": {f"+{ACTOR}.policy_loss.clip": 1}}, "is what method says"),
     ({"verl": {"+ray_kwargs.ray_init.address": "auto"}}, "is what --ray-address says"),
+    ({"verl": {f"{ACTOR}.clip_ratio_low": 3e-4, f"{ACTOR}.clip_ratio_c": 10.0}},
+     r"clip_ratio_low=0.0003, \S*clip_ratio_c=10.0 would not be used: .* has its own clip; say it "
+     "in the method, {name:ppo,low:0.0003,high:0.2,dual:10.0}"),
+    ({"verl": {"algorithm.norm_adv_by_std_in_grpo": False, f"{ACTOR}.tau_pos": 2.0}},  # at once
+     r"tau_pos=2.0 would not be used; say it in the method, {name:sapo,tau_pos:2.0}\. algorithm."
+     "norm_adv_by_std_in_grpo=False would not be used: .* dr_grpo for False"),
+    ({"verl": {f"{ACTOR}.kl_loss_coef": 0.001},
+      "method": ["grpo", {"name": "kl_ref", "coef": 0.04}]},
+     "kl_loss_coef=0.001 would not be used; say it in the method, {name:kl_ref,coef:0.001}"),
+    ({"verl": {f"{ACTOR}.kl_loss_type": "mse"}, "method": ["grpo", "kl_ref"]}, "is low_var_kl"),
     ({"save": {"best": "test/avg@k", "checkpoint_every": 2}, "eval": {"every": 3}},
      "set save.checkpoint_every to a divisor of eval.every, 3 say"),
     ({"eval": [{"every": 2}, {"split": "ood"}]},
@@ -194,6 +207,34 @@ def test_what_verl_cannot_do_is_refused(tables: dict[str, Any], says: str) -> No
     with pytest.raises(ValueError, match=says) as caught:
         settings_of(**tables)
     assert "\n" not in str(caught.value)
+
+
+# what scripts say of the actor's loss, veRL's own examples among them, and the same as methods
+SCRIPTS: list[tuple[dict[str, Any], Any]] = [
+    # gspo_trainer/test_gspo_qwen30b_a3b_ep.sh
+    ({"kl_loss_coef": 0.0, "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4, "clip_ratio_c": 10.0},
+     {"name": "gspo", "dual": 10.0}),
+    # sglang_multiturn/run_qwen3_4b_dapo_multiturn.sh
+    ({"kl_loss_coef": 0.0, "clip_ratio_high": 0.28, "clip_ratio_c": 10.0},
+     {"name": "ppo", "high": 0.28, "dual": 10.0}),
+    # grpo_trainer/run_qwen3-8b.sh with a larger coefficient
+    ({"use_kl_loss": True, "kl_loss_coef": 0.01, "kl_loss_type": "low_var_kl"},
+     ["ppo", {"name": "kl_ref", "coef": 0.01}]),
+    # a user's script of Clip-Cov
+    ({"clip_ratio_low": 1.0, "clip_ratio_high": 1.0, "policy_loss.clip_cov_ratio": 0.02,
+      "policy_loss.clip_cov_lb": 2, "policy_loss.clip_cov_ub": 60.0},
+     {"name": "clip_cov", "ratio": 0.02, "low": 2.0, "high": 60.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "method"), SCRIPTS, ids=lambda x: str(x)[-40:])
+def test_a_scripts_loss_goes_into_the_method(said: dict[str, Any], method: Any) -> None:
+    own = {f"{ACTOR}.{key}": value for key, value in said.items()}
+    known = DEFAULTS_OF_VERL | {"algorithm.adv_estimator": "grpo"} | own
+    given = {"advantage": "grpo", "aggregation": "token_mean"}
+    same, other = es.make_objective(method, **given), es.make_objective("icepop", **given)
+    assert [reason for no, reason in refusals(known.get, same) if no] == []
+    assert [reason for no, reason in refusals(known.get, other) if no]
 
 
 def test_keys_may_be_nested_and_added() -> None:

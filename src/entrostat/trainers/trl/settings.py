@@ -41,10 +41,12 @@ _ASPECTS = {
     "terms": ("beta", "entropy_coef", "use_adaptive_entropy", "top_entropy_quantile",
               "off_policy_mask_threshold"),
 }  # fmt: skip
-# argument -> values that leave the sampling distribution unchanged
+# argument, or key of generation_kwargs -> values that leave the sampling distribution unchanged
 _TRUNCATES: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0),
-    "repetition_penalty": (None, 1.0),
+    "repetition_penalty": (None, 1.0), "typical_p": (None, 1.0), "do_sample": (None, True),
+    "num_beams": (None, 1), "no_repeat_ngram_size": (None, 0), "epsilon_cutoff": (None, 0.0),
+    "eta_cutoff": (None, 0.0), "presence_penalty": (None, 0.0), "frequency_penalty": (None, 0.0),
 }  # fmt: skip
 _LOG = logging.getLogger(__name__)
 
@@ -216,13 +218,14 @@ def _mean(objective: Objective) -> tuple[str, int | None]:
 
 
 def warn_of_truncation(args: Any) -> None:
-    given = {name: getattr(args, name) for name in _TRUNCATES} | (args.generation_kwargs or {})
-    cut = [f"{k}={given[k]}" for k, rest in _TRUNCATES.items() if given.get(k) not in rest]
+    neutral = {**_TRUNCATES, "temperature": (args.temperature,)}
+    given = {name: getattr(args, name, None) for name in neutral} | (args.generation_kwargs or {})
+    cut = [f"{k}={given[k]}" for k, rest in neutral.items() if given[k] not in rest]
     if cut:
         warnings.warn(
-            f"{WHO}: {', '.join(cut)} samples from a part of the distribution. Entropies, targets "
-            "and log-probs are of the whole one at this temperature, so samples are less diverse "
-            "than entropy says and ratios are of another policy; use temperature alone",
+            f"{WHO}: {', '.join(cut)} samples from another distribution. Entropies, targets and "
+            f"log-probs are of the policy at temperature={args.temperature}, so samples are not as "
+            "diverse as entropy says and ratios are of another policy; set temperature alone",
             stacklevel=4,
         )
 

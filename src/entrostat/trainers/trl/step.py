@@ -22,7 +22,7 @@ from ...core.loss import LossOutput
 from ...core.objective import Objective, Plan
 from ...core.process_ranks import shared_generator, sum_over_ranks
 from ...dynamics import online
-from ..hold import Gradient, Hold, Moved, decide
+from ..hold import Gradient, Hold, Moved, check_adam, decide
 from .iteration import micro_batches, shares, token_batch
 from .settings import mean_of
 
@@ -38,6 +38,7 @@ class Steps:
         self._mean, self.hold = mean_of(trainer.args, objective), Hold.of(objective)
         if self.hold is not None:
             check_whole(trainer.accelerator.distributed_type)
+            check_checkpointing(trainer.args)
         self._moved: Moved | None = None
         self._plans: list[Plan] = []
         self._generated_at = 0
@@ -48,6 +49,11 @@ class Steps:
         self._entropies: list[Tensor] = []
         self._gradient: Gradient | None = None
         self._sums: dict[str, Tensor] = {}
+
+    def begin(self) -> None:
+        """Raise before the first generation if the multiplier cannot be solved for."""
+        if self.hold is not None:
+            check_adam(self._trainer.optimizer)
 
     def generated(self) -> None:
         """Discard plans of the previous generation batch."""
@@ -159,6 +165,17 @@ def check_whole(kind: Any) -> None:
             f"thermostat: the multiplier is solved for with whole parameters, and {kind} shards "
             "them; use DDP, or the method {'name': 'thermostat', 'target': ..., 'knob': "
             "'entropy_coef'}"
+        )
+
+
+def check_checkpointing(args: Any) -> None:
+    """Raise on reentrant gradient checkpointing, through which no second gradient is taken."""
+    if args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get(
+        "use_reentrant"
+    ):
+        raise ValueError(
+            "thermostat: gradient_checkpointing_kwargs={'use_reentrant': True} hides the weights "
+            "from the entropy's gradient; set 'use_reentrant': False"
         )
 
 

@@ -141,6 +141,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
             if isinstance(callback, EntropyControl):
                 callback.objective = self.objective
                 state.stateful_callbacks.setdefault(name, callback.state())
+        if self._steps is not None:
+            self._steps.begin()
         self._began = self._observed = None
         self._dumped = state.global_step // self.updates
         if self._run_log is not None and self.accelerator.is_main_process:

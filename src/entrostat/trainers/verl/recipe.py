@@ -8,7 +8,7 @@ same under every trainer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ...tasks import BUILT_IN, task_class
 from . import checkpoints
 from .config import bare, flat, hydra_value
 from .model_ref import learning_rate_of, make, place_of
-from .refusals import DEFAULTS, corrects, refusals
+from .refusals import DEFAULTS, corrects, raise_if, refusals
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 LOSS = f"{ACTOR}.policy_loss"
@@ -98,7 +98,7 @@ def settings(config: TrainConfig, facts: RunPlan) -> dict[str, Any]:
     given = dict(flat(config.verl))
     said = bare(given)
     config = in_whole_groups(config)
-    _refuse(_refusals(config, said))
+    raise_if(_refusals(config, said), "host verl: ")
     objective = objective_of(config, "verl", FIELDS, facts.new)
     common = _common(config, facts, objective)
     owners = bare({key: setting for key, (_, setting) in common.items()})
@@ -111,17 +111,11 @@ def settings(config: TrainConfig, facts: RunPlan) -> dict[str, Any]:
     values = {key: value for key, value in defaults if key not in said}
     values |= given | {key: value for key, (value, _) in common.items()}
     known = DEFAULTS | bare(values)
-    _refuse(refusals(known.get, objective, said))
+    raise_if(refusals(known.get, objective, said), "host verl: ")
     # metrics are read from this file; other loggers may run beside it
     loggers = [*_listed(known[_LOGGER]), *config.log.to, "file"]
     values = {key: value for key, value in values.items() if key.lstrip("+") != _LOGGER}
     return values | {_LOGGER: list(dict.fromkeys(loggers))}
-
-
-def _refuse(found: Iterable[tuple[bool, str]]) -> None:
-    for refused, reason in found:
-        if refused:
-            raise ValueError(f"host verl: {reason}")
 
 
 def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ...core.objective import Objective
@@ -25,9 +25,19 @@ DEFAULTS: dict[str, Any] = {
     f"{_HERE}.clip_ratio_low": 0.2,
     f"{_HERE}.clip_ratio_high": 0.2,
     f"{_HERE}.clip_ratio_c": 3.0,
+    f"{_HERE}.tau_pos": 1.0,
+    f"{_HERE}.tau_neg": 1.05,
+    f"{_HERE}.kl_loss_coef": 0.001,
+    f"{_HERE}.kl_loss_type": "low_var_kl",
+    f"{_HERE}.policy_loss.clip_cov_ratio": 0.0002,
+    f"{_HERE}.policy_loss.clip_cov_lb": 1.0,
+    f"{_HERE}.policy_loss.clip_cov_ub": 5.0,
+    f"{_HERE}.policy_loss.kl_cov_ratio": 0.0002,
+    f"{_HERE}.policy_loss.ppo_kl_coef": 0.1,
     f"{_ROLLOUT}.calculate_log_probs": False,
     "trainer.use_v1": True,
     "algorithm.adv_estimator": "gae",
+    "algorithm.norm_adv_by_std_in_grpo": True,
     "algorithm.use_kl_in_reward": False,
     "critic.enable": None,
     f"{_CORRECTION}.rollout_is": None,
@@ -36,14 +46,45 @@ DEFAULTS: dict[str, Any] = {
     f"{_CORRECTION}.loss_type": "ppo_clip",
     "distillation.enabled": False,
 }
+# parameters of a surrogate's clip, and veRL's keys for them
+_CLIP = {"low": "clip_ratio_low", "high": "clip_ratio_high", "dual": "clip_ratio_c"}
+# keys of veRL's own losses: the method of the same loss, and its parameter
+_PARAMETERS = {
+    "tau_pos": ("sapo", "tau_pos"),
+    "tau_neg": ("sapo", "tau_neg"),
+    "kl_loss_coef": ("kl_ref", "coef"),
+    "policy_loss.clip_cov_ratio": ("clip_cov", "ratio"),
+    "policy_loss.clip_cov_lb": ("clip_cov", "low"),
+    "policy_loss.clip_cov_ub": ("clip_cov", "high"),
+    "policy_loss.kl_cov_ratio": ("kl_cov", "frac"),
+    "policy_loss.ppo_kl_coef": ("kl_cov", "coef"),
+}
 
 
-def _unused(objective: Objective) -> dict[str, tuple[Any, str]]:
+def _unused(objective: Objective, get: Callable[[str], Any]) -> dict[str, tuple[Any, str]]:
     """Keys that the objective ignores: the neutral value, and the advice."""
-    names, (low, high) = "+".join(objective.names), bounds(probe(objective))
-    mean = objective.aggregation
-    clip = f": {names} has its own clip; say it in the method, {{name:ppo,low:0.2,high:0.28}}"
-    return {
+    names, terms = "+".join(objective.names), probe(objective)
+    mean, (low, high) = objective.aggregation, bounds(terms)
+    own = dict(zip(objective.names, objective.methods, strict=True))
+    first = objective.names[0]
+    clip = "".join(
+        f",{part}:{get(f'{_HERE}.{key}')}"
+        for part, key in _CLIP.items()
+        if hasattr(own[first], part)
+    )
+    clip = f": {names} has its own clip; say it in the method, {{name:{first}{clip}}}"
+    found = {
+        f"{_HERE}.{key}": (
+            getattr(own.get(name), parameter, DEFAULTS[f"{_HERE}.{key}"]),
+            f"; say it in the method, {{name:{name},{parameter}:{get(f'{_HERE}.{key}')}}}",
+        )
+        for key, (name, parameter) in _PARAMETERS.items()
+    }
+    if "kl_ref" in own:
+        found[f"{_HERE}.kl_loss_type"] = "low_var_kl", ": kl_ref is low_var_kl; leave it unset"
+    else:  # unused in veRL, too, or refused with use_kl_loss
+        del found[f"{_HERE}.kl_loss_coef"]
+    return found | {
         f"{_HERE}.entropy_coeff": (0, "; add the method entropy_bonus"),
         f"{_HERE}.loss_agg_mode": (
             mean.replace("_", "-"), f": {names} takes {mean}; set policy_loss.aggregation",
@@ -51,13 +92,24 @@ def _unused(objective: Objective) -> dict[str, tuple[Any, str]]:
         f"{_HERE}.clip_ratio": (low, clip),
         f"{_HERE}.clip_ratio_low": (low, clip),
         f"{_HERE}.clip_ratio_high": (high, clip),
+        f"{_HERE}.clip_ratio_c": (terms.dual, clip),
         "algorithm.use_kl_in_reward": (False, "; add the method kl_reward, or kl_ref for the loss"),
         "algorithm.adv_estimator": (
-            "grpo", f": {names} takes {objective.advantage}; set policy_loss.advantage, and "
-            "adv_estimator=grpo",
+            "grpo", f": {names} estimates by {objective.advantage}; set adv_estimator=grpo, and "
+            "policy_loss.advantage for another estimator",
+        ),
+        "algorithm.norm_adv_by_std_in_grpo": (
+            objective.advantage != "dr_grpo", f": {names} estimates by {objective.advantage}; set "
+            "policy_loss.advantage, dr_grpo for False",
         ),
         "distillation.enabled": (False, "; set it to False"),
     }  # fmt: skip
+
+
+def raise_if(found: Iterable[tuple[bool, str]], who: str = "") -> None:
+    """Raise one line with every reason that applies."""
+    if reasons := [reason for applies, reason in found if applies]:
+        raise ValueError(who + ". ".join(reasons))
 
 
 def corrects(get: Callable[[str], Any]) -> bool:
@@ -78,11 +130,10 @@ def refusals(
     held = hold is not None and (hold.exact or strategy != "fsdp2")
     estimator = get("algorithm.adv_estimator")
     critic = get("critic.enable") or (get("critic.enable") is None and estimator == "gae")
-    unused = [
-        (key in given or get(key) != DEFAULTS[key], f"{key}={get(key)} would not be used{instead}")
-        for key, (value, instead) in _unused(objective).items()
-        if get(key) not in (value, None)
-    ]
+    unused: dict[str, list[str]] = {}
+    for key, (value, instead) in _unused(objective, get).items():
+        if get(key) not in (value, None) and (key in given or get(key) != DEFAULTS[key]):
+            unused.setdefault(instead, []).append(f"{key}={get(key)}")
     return [
         (strategy not in ("fsdp", "fsdp2"),
          f"{_HERE}.strategy={strategy}: entrostat plans over a rank's whole minibatch, which "
@@ -97,13 +148,14 @@ def refusals(
          f"{_HERE}.strategy=fsdp2; set both, or knob='entropy_coef'"),
         ("ref_logp" in needs and not get(f"{_HERE}.use_kl_loss"),
          f"{names} needs a reference policy, which veRL makes only with {_HERE}.use_kl_loss=True "
-         "(its coefficient is not used)"),
+         "(its coefficient is the method's)"),
         ("ref_logp" not in needs and bool(get(f"{_HERE}.use_kl_loss")),
          f"{_HERE}.use_kl_loss=True: {names} has no reference KL, so it would be computed for "
-         "nothing; add the method kl_ref, or set it to False"),
+         f"nothing; add the method {{name:kl_ref,coef:{get(f'{_HERE}.kl_loss_coef')}}}, or set it "
+         "to False"),
         (bool(critic), "a critic would be trained for nothing: the objective estimates the "
          "advantages; set algorithm.adv_estimator=grpo and leave critic.enable unset"),
-        *unused,
+        *((True, f"{', '.join(k)} would not be used{instead}") for instead, k in unused.items()),
         (corrects(get) and not get(f"{_ROLLOUT}.calculate_log_probs"),
          f"{_CORRECTION} (rollout_is, rollout_rs, bypass_mode) needs the sampler's log-probs; set "
          f"{_ROLLOUT}.calculate_log_probs=True"),

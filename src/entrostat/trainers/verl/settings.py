@@ -21,7 +21,7 @@ from ..._moved import new_name
 from ...core.advantages import advantages
 from ...core.objective import Objective, make_objective
 from ...core.rollouts import FIELDS
-from .refusals import refusals
+from .refusals import raise_if, refusals
 from .selfcheck import NAME, check
 
 _HERE = "actor_rollout_ref.actor"
@@ -107,9 +107,7 @@ def check_run(config: Any) -> tuple[PolicyLoss, Objective]:
             "data.train_batch_size"
         ) from None
     objective.check_host("verl", FIELDS, updates)
-    for refused, reason in refusals(partial(OmegaConf.select, config), objective):
-        if refused:
-            raise ValueError(reason)
+    raise_if(refusals(partial(OmegaConf.select, config), objective))
     try:
         K = rollout.n
         advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))
