@@ -137,12 +137,25 @@ def test_help_of_every_verb_fits_two_screens(verb: str, capsys: pytest.CaptureFi
         assert shown.index("Examples:") < next(options, len(shown))
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "pretrain"])
+@pytest.mark.parametrize("verb", ["train", "doctor", "eval", "subset", "pretrain"])
 def test_every_setting_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as left:
         main([verb, "--help-all"])
     assert left.value.code == 0
-    assert "--seed INT" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--seed INT" in shown
+    assert f"`entrostat {verb} --help` has examples" in shown
+
+
+def test_all_help_of_train_names_the_options_that_are_no_settings(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help-all"])
+    assert (
+        "has examples, and --method, --method.KEY, --task, --task.KEY, --config, --resume, --log, "
+        "--no-report, --verl-python, --ray-address, --print, --trust-code, --sandbox."
+    ) in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -209,7 +222,10 @@ def test_help_of_a_verb_by_either_spelling(capsys: pytest.CaptureFixture) -> Non
         (["train", "--optim.learning_rate", "1"], "Did you mean '--optim.lr'?"),
         (["train", "--num_generations", "4"], "Did you mean '--sampling.rollouts'?"),
         (["train", "--advantage", "rlo"], "Did you mean 'rloo'?"),
-        (["train", "7"], "unexpected '7'"),
+        (["train", "7"], "unexpected '7'; options look like --seed 1"),
+        (["train", "thermostat"], "unexpected 'thermostat'; did you mean --method thermostat?"),
+        (["train", "a.toml", "--seed", "1"], "did you mean --config a.toml?"),
+        (["subset", "--by", "random"], "name the task first"),
         (["train", "--config", "absent.toml"], "cannot read it"),
         (["train", "--resume", "absent"], "no run there"),
         (["train", "--resume", "a", "--config", "b"], "exclude each other"),

@@ -22,7 +22,8 @@ _HOSTS = ("trl", "verl")  # tables whose keys belong to another library
 def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: str) -> Any:
     """Parse flags over a default with tyro; an unknown flag raises with the nearest name.
 
-    `--help-all` prints every flag, below the first paragraph of `text`, and exits.
+    `--help-all` prints every flag of the dataclass, below the first paragraph of `text` and the
+    names of the other options that `text` lists, and exits.
     """
     if not args:  # without flags, skip tyro: it reads the source of every dataclass for its help
         return default
@@ -33,6 +34,10 @@ def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: st
     booleans = [name for name, hint in hints.items() if bool in (hint, *typing.get_args(hint))]
     args = _with_booleans(args, booleans)
     about = next(part for part in text.split("\n\n") if not part.startswith("usage:"))
+    shown = {name.replace("-", "_") for name in (*hints, "help_all")} - {"method", "task"}
+    others = [f"--{name}" for name in listed(text) if name.replace("-", "_") not in shown]
+    also = f", and {', '.join(others)}" if others else ""
+    about += f"\n\n`{prog} --help` has examples{also}."
     value, rest = tyro.cli(
         cls, default=default, args=args, prog=prog, description=about, return_unknown_args=True,
         config=(tyro.conf.FlagConversionOff,),
@@ -68,7 +73,10 @@ def listed(text: str) -> dict[str, str]:
     """The options that a help text lists, each with its argument; "" for a switch."""
     lines = (line.strip().split("  ")[0] for line in text.splitlines() if line.startswith("  --"))
     found = (
-        option.removeprefix("--").partition(" ") for line in lines for option in line.split(", ")
+        option.removeprefix("--").partition(" ")
+        for line in lines
+        for option in line.split(", ")
+        if option.startswith("--")
     )
     return {name: takes for name, _, takes in found}
 

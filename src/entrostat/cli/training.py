@@ -125,6 +125,11 @@ def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) 
     if sandbox and run is None:
         args = [*args, "--scoring.sandbox", sandbox]
     args, flags = take_open_flags(named(args, "log", "to"))
+    if args and not args[0].startswith("-"):
+        word = args[0]
+        kind = "--config" if word.endswith(".toml") else "--method" if _is_method(word) else None
+        hint = f"did you mean {kind} {word}?" if kind else "options look like --seed 1"
+        raise ValueError(f"unexpected {word!r}; {hint}")
     if run is not None:
         data, where = _resumed(run, args, flags), f"--resume {run!r}"
     else:
@@ -145,6 +150,12 @@ def configured(given: Mapping[str, Any], args: list[str], prog: str, text: str) 
 
         use(sandbox)
     return config
+
+
+def _is_method(word: str) -> bool:
+    from ..method import METHODS
+
+    return word in METHODS
 
 
 def _resumed(run: str, args: list[str], flags: list[tuple[list[str], str]]) -> dict[str, Any]:

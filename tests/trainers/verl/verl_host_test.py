@@ -238,4 +238,4 @@ def test_without_verl_the_check_says_so() -> None:
     code = "from entrostat.trainers.verl import check; check()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "RuntimeError: entrostat.trainers.verl: veRL cannot be imported" in done.stderr
-    assert "docs/hosts/verl.md" in done.stderr
+    assert "docs/train_verl.md" in done.stderr

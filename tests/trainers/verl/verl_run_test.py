@@ -1103,9 +1103,10 @@ def test_a_directory_may_be_used_again_after_a_refusal(fake: Fake) -> None:
 def test_an_interpreter_without_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for python in (None, "/bin/false", str(tmp_path / "none")):
-        with pytest.raises(ValueError, match=r"docs/hosts/verl.md|cannot start it") as caught:
+        with pytest.raises(ValueError, match=r"docs/train_verl.md|cannot start it") as caught:
             verl_run.train(config_of(), python=python)
         assert "\n" not in str(caught.value)
+        assert "--verl-python PATH" in str(caught.value) or python
     assert not (tmp_path / "run").exists()
 
 

@@ -164,11 +164,13 @@ def _ask(
         words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
         raise ValueError(
             f"host verl: {python} is no environment with veRL and entrostat "
-            "(docs/hosts/verl.md says how to make one; give its interpreter by --verl-python "
+            "(docs/train_verl.md says how to make one; give its interpreter by --verl-python "
             f"PATH): {words}"
         ) from None
     if error is not None:
-        raise ValueError(f"host verl: {error}")
+        here = "No module named 'verl'" in error and python == sys.executable
+        hint = "; if another environment has it, give --verl-python PATH" if here else ""
+        raise ValueError(f"host verl: {error}{hint}")
 
 
 def _follow(

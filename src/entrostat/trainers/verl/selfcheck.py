@@ -66,7 +66,7 @@ def _check_names() -> None:
     except Exception as error:
         raise RuntimeError(
             f"entrostat.trainers.verl: veRL cannot be imported ({in_one_line(error)}); install "
-            f"veRL {VERSION}, see docs/hosts/verl.md"
+            f"veRL {VERSION}, see docs/train_verl.md"
         ) from error
     for module, name, parameters in NAMES:
         problem = missing(module, name, parameters)
