@@ -67,7 +67,7 @@ PARAMETERS = {
     "repo_d": {"zeta": 5.0},
     "gspo_repo_r": {"zeta": 0.05},
     "entropy_bonus": {"coef": 0.3},
-    "adaptive_entropy": {"target": 16.0, "coef": 4e-3},
+    "adaptive_entropy": {"target": 50.0, "coef": 4e-3},
     "kl_ref": {"coef": 0.1},
 }
 ON_POLICY = ("reinforce", "rloo", "opefo")
