@@ -8,6 +8,7 @@ matter.
 import functools
 import logging
 import warnings
+from collections import Counter
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from long_cases import keep
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
 from entrostat.trainers.trl import EntropyGRPOTrainer  # noqa: E402
+from entrostat.trainers.trl.iteration import GROUP, cut_anew  # noqa: E402
 from trl_runs import MARKS, PROMPTS, K, make, model_of, tiny, weights  # noqa: E402
 
 pytestmark = MARKS
@@ -154,6 +156,51 @@ def test_entropy_is_a_thermostat_over_the_configs_loss(tmp_path, name):
 
 def held(*args, **kwargs):
     return EntropyGRPOTrainer(*args, entropy="0.8x", **kwargs)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_in_one_epoch_the_steps_of_a_thermostat_have_whole_prompts(tmp_path, epochs):
+    """Two steps of two micro-batches: two of the four prompts each, with all their rollouts."""
+    trainer = make(
+        held, tmp_path, num_iterations=epochs, gradient_accumulation_steps=2, optim="adamw_torch",
+        steps_per_generation=4, max_steps=4,
+    )  # fmt: skip
+    seen, compute = [], trainer._compute_loss
+
+    def watched(model, inputs):
+        seen.append([tuple(ids) for ids in inputs["prompt_ids"].tolist()])
+        return compute(model, inputs)
+
+    trainer._compute_loss = watched
+    trainer.train()
+    steps = [Counter(a + b) for a, b in zip(seen[::2], seen[1::2], strict=True)]
+    assert len(steps) == 4
+    whole = [[*step.values()] == [K, K] for step in steps]
+    assert all(whole) if epochs == 1 else not any(whole)  # TRL's seeded shuffle
+    assert [*(steps[0] + steps[1]).values()] == [K] * 4
+
+
+def test_images_stay_with_their_rollouts_when_minibatches_are_cut_anew():
+    """Images as Qwen's: a row of pixels a patch, and rollouts with one image, none or two."""
+    torch.manual_seed(0)
+    pieces = []
+    for group, images in (([0, 1, 1], [1, 0, 2]), ([0, 0, 1], [2, 1, 1])):
+        rollout = torch.arange(3) + 3 * len(pieces)
+        grids = [[1, 1, 1 + (r + k) % 2] for r, n in enumerate(images) for k in range(n)]
+        patches = [(r + k) % 2 + 1 for r, n in enumerate(images) for k in range(n)]
+        owners = [r for r, n in enumerate(images) for _ in range(n)]
+        pixels = [float(rollout[r]) for r, n in zip(owners, patches, strict=True) for _ in range(n)]
+        pieces.append({
+            "prompt_ids": rollout[:, None], GROUP: torch.tensor(group), "num_images": images,
+            "image_grid_thw": torch.tensor(grids), "pixel_values": torch.tensor(pixels)[:, None],
+        })  # fmt: skip
+    own = {0: 1, 1: 0, 2: 3, 3: 3, 4: 2, 5: 1}  # patches of each rollout, counted by hand
+    cut = cut_anew(pieces, whole_groups=True)
+    assert sorted(tuple(set(piece[GROUP].tolist())) for piece in cut) == [(0,), (1,)]
+    for piece in cut:
+        rows = piece["prompt_ids"][:, 0].tolist()
+        assert piece["pixel_values"][:, 0].tolist() == [r for r in rows for _ in range(own[r])]
+        assert len(piece["image_grid_thw"]) == sum(piece["num_images"])
 
 
 def test_controllers_see_a_steps_first_generation_batch(tmp_path):

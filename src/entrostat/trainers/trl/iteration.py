@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from trl.trainer.utils import split_tensor_dict
+from trl.trainer.utils import (
+    split_pixel_values_by_grid,
+    split_tensor_dict,
+    unsplit_pixel_values_by_grid,
+)
 
 from ...core.batch import TokenBatch
 from ...core.process_ranks import sum_over_ranks
@@ -50,6 +54,7 @@ def loss_mask(inputs: dict[str, Any]) -> Tensor:
 
 def cut_anew(pieces: list[dict[str, Any]], whole_groups: bool) -> list[dict[str, Any]]:
     """Shuffle rollouts into the same number of micro-batches, with torch's generator."""
+    pieces = [split_pixel_values_by_grid(piece) for piece in pieces]  # a row a rollout
     group = torch.cat([piece[GROUP] for piece in pieces])
     order = shuffled(group, whole_groups, torch.default_generator)
 
@@ -62,7 +67,7 @@ def cut_anew(pieces: list[dict[str, Any]], whole_groups: bool) -> list[dict[str,
         return parts[0]  # None, or a value of the whole batch
 
     whole = {key: joined([piece[key] for piece in pieces]) for key in pieces[0]}
-    return split_tensor_dict(whole, len(pieces))
+    return [unsplit_pixel_values_by_grid(piece) for piece in split_tensor_dict(whole, len(pieces))]
 
 
 def addition(ready: TokenBatch) -> dict[str, Tensor]:

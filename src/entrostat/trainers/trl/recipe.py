@@ -29,7 +29,7 @@ from ...runs.progress import Progress
 from ...runs.run_writer import Timer
 from ...runs.schedule import learning_rate_at
 from ...tasks import Example
-from .iteration import Scored, cut_anew
+from .iteration import Scored
 from .record import EachIteration, Record
 from .state import Recipe
 from .trainer import EntropyGRPOTrainer
@@ -61,6 +61,9 @@ class RecipeTrainer(EntropyGRPOTrainer):
             redraws=config.sampling.redraws,
             train_dataset=Dataset.from_dict({"prompt": places}), processing_class=policy.tokenizer,
         )  # fmt: skip
+        assert self._steps is not None
+        self._steps.whole_groups = bool(config.optim.whole_groups)
+        self._steps.shuffled_epochs = True  # as in the lab
         if is_multi_turn(recipe.task):  # set here: the argument warns of being experimental
             self.rollout_func = rollouts
         recipe.scorer.everywhere = _everywhere
@@ -145,16 +148,6 @@ class RecipeTrainer(EntropyGRPOTrainer):
         return [{"prompt": place} for place in places[rank * count : (rank + 1) * count]]
 
     # ------------------------------------------------------------------ updates
-
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        steps, whole = self.args.steps_per_generation, self.recipe.config.optim.whole_groups
-        place = self._step % (steps * self.num_iterations)
-        inputs = super()._prepare_inputs(generation_batch)
-        # as in the lab, every epoch has its own minibatches; TRL splits once, by rollouts
-        if self.model.training and place % steps == 0 and (place or whole):
-            self._buffered_inputs = cut_anew(self._buffered_inputs, bool(whole))
-            inputs = self._buffered_inputs[0]
-        return inputs
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         # all parameters, as in the lab; transformers excludes norms and biases

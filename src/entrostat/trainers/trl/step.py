@@ -23,7 +23,7 @@ from ...core.objective import Objective, Plan
 from ...core.process_ranks import shared_generator, sum_over_ranks
 from ...dynamics import online
 from ..hold import Gradient, Hold, Moved, check_adam, decide
-from .iteration import micro_batches, shares, token_batch
+from .iteration import cut_anew, micro_batches, shares, token_batch
 from .settings import mean_of
 
 # distributed types in which each process has all parameters
@@ -39,6 +39,11 @@ class Steps:
         if self.hold is not None:
             check_whole(trainer.accelerator.distributed_type)
             check_checkpointing(trainer.args)
+        # no update has trained on the next one's prompts, of which h and the change are measured
+        self.whole_groups = (
+            self.hold is not None and trainer.num_iterations == 1 and trainer.updates > 1
+        )
+        self.shuffled_epochs = False  # TRL shuffles once for all epochs
         self._moved: Moved | None = None
         self._plans: list[Plan] = []
         self._generated_at = 0
@@ -54,6 +59,16 @@ class Steps:
         """Raise before the first generation if the multiplier cannot be solved for."""
         if self.hold is not None:
             check_adam(self._trainer.optimizer)
+
+    def micro_batch(self, inputs: Any) -> Any:
+        """The coming micro-batch: TRL's `inputs`, or the first of an epoch that is cut anew."""
+        trainer, steps = self._trainer, self._trainer.args.steps_per_generation
+        place = trainer._step % (steps * trainer.num_iterations)
+        anew = self.whole_groups or (self.shuffled_epochs and place > 0)
+        if place % steps or not anew or not trainer.model.training:
+            return inputs
+        trainer._buffered_inputs = cut_anew(trainer._buffered_inputs, self.whole_groups)
+        return trainer._buffered_inputs[0]
 
     def generated(self) -> None:
         """Discard plans of the previous generation batch."""

@@ -1,11 +1,12 @@
 """`EntropyGRPOTrainer`: TRL's GRPOTrainer with an entrostat objective as its loss.
 
-TRL samples, scores, shuffles, runs the model and steps the optimizer. Six of its methods are
+TRL samples, scores, shuffles, runs the model and steps the optimizer. Seven of its methods are
 extended (docs/hosts/trl.md has the page for users):
 
     _calculate_rewards                    -> keeps the raw rewards of all ranks
     _generate_and_score_completions       -> log-probs and entropies of the old policy, controllers,
                                              advantages [B, T]: once per generation batch, all ranks
+    _prepare_inputs                       -> under the thermostat, steps of whole prompts
     _compute_loss                         -> terms of the whole optimizer step, all ranks; TRL's own
                                              loss for its log, `Objective.loss` for the gradient
     _get_per_token_logps_and_entropies    -> keeps the forward pass's output for the loss
@@ -39,12 +40,10 @@ from ...core.rollouts import MetricAccumulator, describe, outcome_figures
 from ...dynamics import online
 from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
-from . import settings
+from . import dynamic, settings
 from .analysis import Analyst
 from .checkpoints import Begin, EntropyControl
 from .dump import RunLog, joined, rollouts_of
-from .dynamic import check as check_redraws
-from .dynamic import dataset_rows, redrawn
 from .iteration import IMAGES, OLD_ENTROPY, OLD_LOGP, Scored, addition, loss_mask, watched
 from .step import Steps
 from .stops import Ending, with_stops
@@ -112,7 +111,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._analyst: Analyst | None = None
         super().__init__(**given)
         self._redraws = redraws
-        check_redraws(self, redraws)
+        dynamic.check(self, redraws)
         self._ending = Ending(stop, self._tokenizer, self.eos_token_ids)
         if self.objective is not None:
             self._steps = Steps(self, self.objective)
@@ -121,8 +120,6 @@ class EntropyGRPOTrainer(GRPOTrainer):
         if analyze_every:
             self._analyst = Analyst(self, analyze_every)
             self.add_callback(self._analyst)
-
-    # ------------------------------------------------------------------ checkpoints
 
     def begin(self, state: Any) -> None:
         """Restore the controllers of the checkpoint that `state` was read from, if any."""
@@ -193,7 +190,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             output = inner(inputs)
             figures: dict[str, float] = {}
             if self._redraws:
-                output, figures = redrawn(self, output, inner, self._redraws)
+                output, figures = dynamic.redrawn(self, output, inner, self._redraws)
         old = output.get("old_per_token_logps")
         # TRL's own pass, if it made one, is recognized by the tensor that it returned
         found = next((each for each in passes if each[0] is old), None)
@@ -298,7 +295,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]:
         """`count` other prompts for this process, in the `draw`-th redraw of a generation batch."""
-        return dataset_rows(self, draw, count)
+        return dynamic.dataset_rows(self, draw, count)
 
     def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
         """Decoded texts, and whether each ended by eos or a stop."""
@@ -306,6 +303,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
         return texts, self._ending.finished(completions)
 
     # ------------------------------------------------------------------ every micro-batch
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        inputs = super()._prepare_inputs(generation_batch)
+        return inputs if self._steps is None else self._steps.micro_batch(inputs)
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
@@ -362,8 +363,6 @@ class EntropyGRPOTrainer(GRPOTrainer):
         if self._steps is not None:
             self._steps.stepped(float(norm))
         return norm
-
-    # ------------------------------------------------------------------ figures
 
     def _record(self, figures: dict[str, float]) -> None:
         """Add metrics to TRL's log, which averages them over the logged steps, and to ours."""
