@@ -435,6 +435,21 @@ def test_the_gradient_is_taken_once_an_iteration():
     assert hold.due(old, 0, 1)
 
 
+@pytest.mark.parametrize(("updates", "often"), [(1, 2), (2, 2), (3, 1), (4, 1)])
+def test_of_iterations_with_few_updates_every_second_has_a_gradient(updates, often):
+    hold = Hold.of(es.make_objective("thermostat"))
+    assert hold is not None
+    old = adamw(weights(), 11, 0.0)
+    taken = []
+    for iteration in range(6):
+        hold._objective.observe(entropy=1.0)
+        if not iteration:
+            hold.look(old, Response(-0.01, 0.1, 1.0))
+        taken.append([hold.due(old, i, updates) for i in range(updates)])
+    assert [sum(each) for each in taken] == [1, 2 - often] * 3
+    assert all(each[updates // 2] for each in taken[::2])
+
+
 def test_a_sample_is_a_fourth_and_eight_at_least():
     g = torch.Generator()
     for count, n in ((64, 16), (20, 8), (5, 5), (33, 9)):

@@ -15,9 +15,9 @@ reach its target in N = 2 iterations (`HORIZON`), or in 4 updates if that is lon
 lag this is critically damped for W = N w / 4, N in updates. c is then the coefficient of an entropy
 bonus.
 
-h is computed once per iteration, and before every update while momentum settles (`Hold.due`). In
-between, A - C B (the drift without the bonus) and B are assumed constant; C is known at every
-update.
+h is computed once in an iteration or two, and before every update while momentum settles
+(`Hold.due`). In between, A - C B (the drift without the bonus) and B are assumed constant; C is
+known at every update.
 
 A Kalman filter supplies d. Its state is the entropy H, its change D since the iteration began, and
 two parts of the bias, the change per iteration that first order does not explain. One part decays

@@ -11,8 +11,8 @@
 
     hold.stepped(norm, ..., moved)               after the update's backward pass
 
-A trainer supplies the gradient of the mean entropy once per iteration (`response`). After each
-update it supplies the entropy change that the forward pass measured (`Moved`). The rest is in
+A trainer supplies the gradient of the mean entropy when it is due (`response`). After each update
+it supplies the entropy change that the forward pass measured (`Moved`). The rest is in
 `control.multiplier`. In the plan the multiplier is an entropy bonus.
 """
 
@@ -127,15 +127,17 @@ class Hold:
     def due(self, optimizer: torch.optim.Optimizer, update: int, updates: int) -> bool:
         """Whether to take the gradient of the mean entropy before `update`, counted from 0.
 
-        It is taken halfway through an iteration and used until halfway through the next. While
-        AdamW's momentum settles, it is taken at every update except the very first.
+        It is taken halfway through an iteration and used until halfway through the next; of
+        iterations with one or two updates, through every second. While AdamW's momentum settles, it
+        is taken at every update except the very first.
         """
         check_adam(optimizer)
         made = steps_made(optimizer)
         if not self._knows(optimizer):
             return False
         settling = made * (1 - optimizer.param_groups[0]["betas"][0]) < 1
-        return settling or update == updates // 2 or not self.state.gain
+        turn = update == updates // 2 and (updates > 2 or self.state.seen % 2 == 1)
+        return settling or turn or not self.state.gain
 
     def look(self, optimizer: torch.optim.Optimizer, found: Response) -> None:
         self.state = self.law.responds(self.state, found, momentum(optimizer))
