@@ -33,9 +33,9 @@ class HeldEntropy(Controlled):
         target: entropy to hold: nats per token (0.7), a share of the first iteration's ("0.8x";
             None is "1x"), a schedule over the run ("linear 1x 0.6x", "cosine 1x 0.6x",
             "points 0:1x 0.5:0.8x 1:0.6x").
-        solve: "sample" takes the gradient once per iteration (the lab and TRL on a minibatch, veRL
-            on a fourth of one); "exact" takes it at every update and finds the root of AdamW's step
-            in closed form (the lab and TRL).
+        solve: "sample" takes the gradient at most once per iteration (the lab and TRL on a
+            minibatch, veRL on a fourth of one); "exact" takes it at every update and finds the root
+            of AdamW's step in closed form (the lab and TRL).
         side: "both", or "below" for a multiplier that is never negative: entropy is kept from
             falling below the target, but not pushed down to it.
         knob: "multiplier"; or a coefficient that a bank of Kalman filters moves, without a
