@@ -3,8 +3,8 @@
 Methods run in turn, each in a process of its own, the same number of times. The learning rate is
 next to nothing, so that no policy changes and all do the same work: under GRPO a policy that learns
 soon has prompts that all rollouts solve, which cost nothing. AdamW's momentum is off, so that it is
-settled at once; until then the default makes a gradient before every update. Of one or two
-updates it makes one in every second iteration: count an even number.
+settled at once; until then the default takes a gradient before every update. With one or two
+updates an iteration it takes one in every second iteration, so count an even number.
 
 Examples:
     python benchmarks/thermostat_cost.py
