@@ -6,6 +6,9 @@ soon has prompts that all rollouts solve, which cost nothing. AdamW's momentum i
 settled at once; until then the default takes a gradient before every update. With one or two
 updates an iteration it takes one in every second iteration, so count an even number.
 
+In one epoch the thermostat has minibatches of whole prompts, whose rollouts share the prompt's part
+of a forward pass; `grpo_whole` is GRPO with the same.
+
 Examples:
     python benchmarks/thermostat_cost.py
     python benchmarks/thermostat_cost.py --job chat --rounds 1
@@ -17,7 +20,6 @@ import argparse
 import resource
 import sys
 import tempfile
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from statistics import fmean
@@ -30,6 +32,7 @@ from jobs import CHAT, TARGET_SUM, WORDS, Job
 JOBS = {"target_sum": TARGET_SUM, "words": WORDS, "chat": CHAT}
 METHODS: dict[str, dict[str, Any]] = {
     "grpo": {"name": "grpo_token"},
+    "grpo_whole": {"name": "grpo_token"},
     "entropy_coef": {"name": "thermostat", "knob": "entropy_coef"},
     "thermostat": {"name": "thermostat"},
     "exact": {"name": "thermostat", "solve": "exact"},
@@ -48,10 +51,10 @@ class Rows(Progress):
         self.rows.append(metrics)
 
 
-def run(job: Job, method: Mapping[str, Any], seed: int, warm_up: int, counted: int) -> list[float]:
+def run(job: Job, name: str, seed: int, warm_up: int, counted: int) -> list[float]:
     """Mean seconds of a counted iteration, and peak memory in GB; of this process."""
     settings = config.TrainConfig(
-        method=[dict(method)], advantage="grpo", task={"name": job.task}, model=job.model,
+        method=[METHODS[name]], advantage="grpo", task={"name": job.task}, model=job.model,
         iterations=warm_up + counted, seed=seed, threads=job.threads,
         sampling=config.Sampling(
             prompts=job.prompts, rollouts=job.rollouts, max_new_tokens=job.new_tokens
@@ -59,6 +62,7 @@ def run(job: Job, method: Mapping[str, Any], seed: int, warm_up: int, counted: i
         optim=config.Optim(
             lr=1e-9, betas=(0.0, 0.95), epochs=job.epochs, minibatches=job.minibatches,
             micro_batch=job.minibatch, aggregation="token_mean",
+            whole_groups=True if name == "grpo_whole" else None,
         ),
         eval=config.Evaluation(prompts=0),
         save=config.Save(checkpoint_every=1000, rollouts_every=0),
@@ -90,7 +94,7 @@ def main() -> None:
     for seed in range(args.rounds):
         for name in args.methods:
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
-                task = process.submit(run, job, METHODS[name], seed, args.warm_up, counted)
+                task = process.submit(run, job, name, seed, args.warm_up, counted)
                 found[name].append(task.result())
             print(f"  {name}: {found[name][-1][0]:.3g} s", file=sys.stderr)
     print("| method | seconds of an iteration | of the first method's | peak memory, GB |")
