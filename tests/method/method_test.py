@@ -125,6 +125,7 @@ def test_an_objective_says_what_it_is():
             lambda: es.make_objective([{"name": "ppo", "lw": 1}]),
             "ppo: unknown parameter 'lw'.*Did you mean 'low'",
         ),
+        (lambda: es.make_objective("dapo", target=1), "dapo: .*'target'.*thermostat have 'target'"),
         (
             lambda: es.make_objective("ppo", advantage="rlo"),
             "unknown advantage estimator 'rlo'.*Did you mean 'rloo'",

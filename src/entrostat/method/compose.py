@@ -13,7 +13,7 @@ from ..core.advantages import ESTIMATORS
 from ..core.loss import Aggregation
 from .base import Method
 from .controlled import Controlled
-from .lookup import imported, unknown_method
+from .lookup import imported, unknown_method, unknown_parameter
 from .recipes import RECIPES
 from .registry import METHODS
 from .repo import Adapo
@@ -258,7 +258,7 @@ def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
     moving: dict[str, tuple[str, Target]] = {}
     for key, value in given.items():
         if key not in known:
-            raise ValueError(f"{name}: {unknown('parameter', key, known)}")
+            raise ValueError(unknown_parameter(name, key, known))
         hint = str(cls.__dataclass_fields__[key].type)
         if is_schedule(value) and "float" in hint and "str" not in hint:
             moving[key] = value, schedule_of(f"{name}: {key}", value)
@@ -292,7 +292,7 @@ def _expand(name: str, given: Mapping[str, Any]) -> Chain:
         owners = [part for part, _ in recipe.chain if key in METHODS[part].parameters()]
         if not owners:
             known = {key for part, _ in recipe.chain for key in METHODS[part].parameters()}
-            raise ValueError(f"{name}: {unknown('parameter', key, known)}")
+            raise ValueError(unknown_parameter(name, key, known))
         if len(owners) > 1:
             raise ValueError(
                 f"{name}: {key!r} could mean that of {' or '.join(owners)}; write the list out"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .._names import unknown
 from .._plugins import find, offered, offers
@@ -42,6 +42,14 @@ def unknown_method(name: str) -> str:
     return unknown("method", name, {*METHODS, *RECIPES, *ESTIMATORS, *others}, listed)
 
 
+def unknown_parameter(who: str, key: str, known: Iterable[str]) -> str:
+    """One line: what parameters `who` has, and which methods have this one."""
+    others = sorted(name for name, cls in METHODS.items() if key in cls.parameters())
+    has = "have" if len(others) > 1 else "has"
+    also = f" {', '.join(others)} {has} {key!r}." if others else ""
+    return f"{who}: {unknown('parameter', key, known)}{also}"
+
+
 def owners(parameter: str, names: Sequence[str]) -> list[str]:
     """The methods in `names` that have the parameter; a ValueError if none has."""
     found, known = [], set()
@@ -59,5 +67,5 @@ def owners(parameter: str, names: Sequence[str]) -> list[str]:
         if parameter in mine:
             found.append(given)
     if not found:
-        raise ValueError(f"{', '.join(names)}: {unknown('parameter', parameter, known)}")
+        raise ValueError(unknown_parameter(", ".join(names), parameter, known))
     return found
