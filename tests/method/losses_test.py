@@ -108,6 +108,28 @@ def test_a_weight_follows_the_policy_within_a_minibatch_without_a_pass_before_it
     assert_close(out.terms.weight[mask[2:4]], ratio[2:4][mask[2:4]])  # none above the bound of 5
 
 
+def test_the_ratio_of_a_loss_without_one_is_reported():
+    """It weights the log-probs; tokens outside the band are counted as clipped."""
+    data, mask = contract_data(), contract_data()["mask"].bool()
+    objective = es.make_objective({"name": "icepop", "low": 0.7, "high": 1.4})
+    found = objective.loss(objective.prepare(es.TokenBatch(**data | {"advantages": A}))).metrics
+    r, a = (data["logp"] - data["old_logp"]).exp()[mask], A[:, None].expand(6, 5)[mask]
+    assert_close(found["ratio/mean"], r.mean())
+    for side, outside in {"high": (a > 0) & (r > 1.4), "low": (a < 0) & (r < 0.7)}.items():
+        assert outside.any()
+        assert_close(found[f"clip/{side}"], outside.double().mean())
+
+
+def test_the_ratio_of_a_loss_with_one_is_reported_whatever_weights_it():
+    """GSPO's is that of a response's mean log-prob; off_policy_mask changes the weights alone."""
+    data, mask = contract_data(), contract_data()["mask"].bool()
+    objective = es.make_objective(["gspo", "off_policy_mask"])
+    found = objective.loss(objective.prepare(es.TokenBatch(**data | {"advantages": A}))).metrics
+    gap = torch.where(mask, data["logp"] - data["old_logp"], 0)
+    r = (gap.sum(1) / mask.sum(1)).exp()[:, None].expand(6, 5)
+    assert_close(found["ratio/mean"], r[mask].mean())
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
