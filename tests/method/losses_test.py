@@ -123,7 +123,7 @@ def test_the_ratio_of_a_loss_without_one_is_reported():
 def test_the_ratio_of_a_loss_with_one_is_reported_whatever_weights_it():
     """GSPO's is that of a response's mean log-prob; off_policy_mask changes the weights alone."""
     data, mask = contract_data(), contract_data()["mask"].bool()
-    objective = es.make_objective(["gspo", "off_policy_mask"])
+    objective = es.make_objective(["gspo", {"name": "off_policy_mask", "delta": 0.01}])
     found = objective.loss(objective.prepare(es.TokenBatch(**data | {"advantages": A}))).metrics
     gap = torch.where(mask, data["logp"] - data["old_logp"], 0)
     r = (gap.sum(1) / mask.sum(1)).exp()[:, None].expand(6, 5)
