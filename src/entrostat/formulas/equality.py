@@ -255,7 +255,7 @@ def _name(node: Node) -> str | None:
         return said if not symbols(right) & set(letters) else None
     if left.kind in ("opaque", "()") and all(part.kind == "symbol" for part in left.parts):
         return left.value or ",".join(part.value for part in left.parts)
-    if left.kind == "opaque" and all(part.kind == "number" for part in left.parts):
+    if left.kind == "opaque" and all(part.kind in ("number", "symbol") for part in left.parts):
         return f"{left.value}({','.join(str(part.value) for part in left.parts)})"
     return None
 
@@ -292,6 +292,8 @@ def assigned(relation: Node) -> Node | None:
 def _same_chain(a: Node, b: Node) -> bool:
     if a.value == b.value and all(map(same, a.parts, b.parts)):
         return True
+    if _name(a) == _name(b) is not None and a.parts[0].kind != b.parts[0].kind:
+        return same(a.parts[1], b.parts[1])  # y(x) = 2x and y = 2x
     if len(a.value) == len(b.value) == 1:
         return _same_sides(a, b)
     turned = tuple(FLIPPED.get(sign, "") for sign in reversed(b.value))

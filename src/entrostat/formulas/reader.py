@@ -9,12 +9,19 @@ tokens. Unknown words and ambiguous formulas (1/2x, \sqrt23) raise `Unreadable`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
 from .tree import BRACKETS, EMPTY, FUNCTIONS, RELATIONS, SYMBOLS, Node, Token, number
 
-_CALLED = frozenset("fghFGHP")  # f(x+1) is not a product
+# f(x+1) is not a product
+_CALLED = frozenset([*"fghFGHJPW", *"Gamma Phi phi psi zeta".split()])
+_NO_FUNCTIONS = frozenset("e i pi infty".split())
+# arguments that make any other letter a function: y(0), x(2t), N(0, 1), K(1/2)
+_ATOM = r"(?:- )?(?:\\frac \{ \d+ \} \{ \d+ \}|(?:[\d/]+ )?(?:[A-Za-z]|\\[a-z]+)|[\d/]+(?: / \d+)?)"
+_ARGUMENTS = re.compile(rf"{_ATOM}(?: , {_ATOM})* \)")
+_LONGEST_ARGUMENTS = 20  # tokens
 _DEEPEST = 40
 # words, not products of letters
 _WORDS = frozenset(
@@ -217,14 +224,22 @@ class Parser:
         self._tokens[self._at : self._at] = [Token("word", letter) for letter in word[1:]]
         return self._symbol(word[0])
 
-    def _symbol(self, name: str) -> Node:
+    def _symbol(self, letter: str) -> Node:
+        name = letter
         if self._take("_"):
             name += f"_{self._subscript()}"
         while self._take("'"):
             name += "'"
-        if name in _CALLED and self._take("("):
+        if self._follows("(") and (letter in _CALLED or self._called(letter)):
+            self._next()
             return Node("opaque", self._parts(")")[0], name)
         return Node("symbol", (), name)
+
+    def _called(self, letter: str) -> bool:
+        """Whether the bracket after a letter holds only numbers, letters and their multiples."""
+        inside = self._tokens[self._at + 1 : self._at + 1 + _LONGEST_ARGUMENTS]
+        said = " ".join(str(token.value) for token in inside)
+        return letter not in _NO_FUNCTIONS and _ARGUMENTS.match(said) is not None
 
     def _subscript(self) -> str:
         if not self._take("{"):
