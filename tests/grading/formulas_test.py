@@ -48,3 +48,45 @@ def test_letters_before_a_bracket_are_functions_of_what_is_in_it(expected: str, 
 )
 def test_functions_are_not_products(expected: str, given: str) -> None:
     assert not equal(expected, given)
+
+
+@pytest.mark.parametrize(
+    ("expected", "given"),
+    [
+        ("y = Ce^{2x}", "y = C e^{2x}"),
+        ("Ae^x + Be^{-x}", "A e^{x} + B e^{-x}"),
+        ("Ax + By + C = 0", "A x + B y + C = 0"),
+        ("2x", r"\frac{dy}{dx} = 2x"),
+        (r"4\pi", r"\frac{dA}{dt} = 4\pi"),
+        ("5", r"\bar{x} = 5"),
+        ("(1, 2)", r"\vec{v} = (1, 2)"),
+        ("-5", r"-\$5"),
+        (r"\{1, 2\}", "{2, 1}"),
+        ("1, 2", "x \u2208 {1, 2}"),
+        (MATRIX, r"\begin{pmatrix} 1 & 2 \\[4pt] 3 & 4 \end{pmatrix}"),
+        (MATRIX, r"\frac12 \begin{bmatrix} 2 & 4 \\ 6 & 8 \end{bmatrix}"),
+        (MATRIX, r"-\begin{pmatrix} -1 & -2 \\ -3 & -4 \end{pmatrix}"),
+    ],
+)
+def test_notations_of_one_answer(expected: str, given: str) -> None:
+    assert equal(expected, given)
+
+
+@pytest.mark.parametrize(
+    ("expected", "given"),
+    [
+        ("Ae^x + Be^{-x}", "A e^{x} - B e^{-x}"),
+        ("Bob = 5", "Ann = 5"),
+        (r"\frac{y}{x}", r"\frac{dy}{dx}"),
+        (r"\frac{dy}{dx} = 2x", r"\frac{dx}{dy} = 2x"),
+        (r"\bar{y} = 5", r"\bar{x} = 5"),
+        (r"-\$5", r"\$5"),
+        ("(1, 2)", "{1, 2}"),
+        ("{1, 2}", "{1, 2, 3}"),
+        (MATRIX, r"\frac12 \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"),
+        (MATRIX, r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}^{-1}"),
+        (MATRIX, r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}"),
+    ],
+)
+def test_notations_of_other_answers(expected: str, given: str) -> None:
+    assert not equal(expected, given)

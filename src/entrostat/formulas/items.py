@@ -45,7 +45,8 @@ DOUBTS = re.compile(
 # left sides of "=" that are not formulas
 _NAME = re.compile(
     r"(?P<words>[A-Za-z]{2,}(?: [A-Za-z]+){0,3})|(?:m )?\\angle [A-Z]{1,3}|\[ [A-Z]{3,} \]|"
-    r"\\overline \{ [A-Z]{2} \}|(?:P|\\Pr|\\bbP|E|\\bbE) [(\[] [^()\[\]]+ [)\]]"
+    r"\\(?:overline|overrightarrow|vec|bar|hat|tilde) (?:\{ [A-Za-z]{1,2} \}|[A-Za-z])|"
+    r"(?:P|\\Pr|\\bbP|E|\\bbE) [(\[] [^()\[\]]+ [)\]]"
 )
 
 

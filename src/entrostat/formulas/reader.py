@@ -29,10 +29,11 @@ _WORDS = frozenset(
     "not get one two six ten all any was can out its our who how why now yes per day men age cow "
     "cat dog sum gcd lcm max min mod det nan inf".split()
 )
+_PRODUCT = re.compile(r"[A-Z][xyzt]{1,2}\^?|[A-Za-z][xyzt]?e\^|d[A-Z]")  # Ax + By, Ce^{2x}
 _PLUS_MINUS = ("+", "-", r"\pm", r"\mp")
 # commands that continue a formula, so cannot begin a factor
 _ENDS = frozenset(RELATIONS) | set(r"\cup \pm \mp \rfloor \rceil \rangle \setminus \choose".split())
-_MINUS_ONE = Node("-", (number(1),))
+_MINUS_ONE, _D = Node("-", (number(1),)), Node("symbol", (), "d")
 _NOTHING = Token("end of input", "")
 
 
@@ -113,7 +114,7 @@ class Parser:
 
     def _term(self, sign: str) -> Node:
         product = self._product()
-        return product if sign in ("", "+") else Node(sign, (product,))
+        return product if sign in ("", "+") else _applied(sign, product)
 
     def _product(self) -> Node:
         node, divided = self._factor(), False
@@ -122,18 +123,21 @@ class Parser:
                 minus = self._take("-")
                 factor = self._factor()
                 require(sign == "*" or factor.kind != "%" or minus)  # 1/2%
-                node = Node(sign, (node, Node("-", (factor,)) if minus else factor))
+                node = _applied(sign, _applied("-", factor) if minus else factor, node)
                 divided = divided or sign == "/"
             elif self._starts():
                 require(not divided and self._peek().kind != "number")  # 1/2x; x 2
-                node = Node("*", (node, self._factor()))
+                node = _applied("*", self._factor(), node)
             else:
                 return node
 
     def _starts(self) -> bool:
         token = self._peek()
         if token.kind != "sign" or token.command:
-            return token.kind in ("number", "word", "text", "sign") and token.value not in _ENDS
+            return (
+                token.kind in ("number", "word", "text", "sign", "begin")
+                and token.value not in _ENDS
+            )
         return token.value in ("(", "{") or (token.value == "|" and not self._bars)
 
     def _factor(self) -> Node:
@@ -177,7 +181,8 @@ class Parser:
             case "(" | "[":
                 return self._brackets(value)
             case "{":
-                return self._until("}")
+                parts, _ = self._parts("}")
+                return parts[0] if len(parts) == 1 else Node("set", parts)
             case r"\{":
                 empty = self._take(r"\}")
                 return EMPTY if empty else Node("set", self._parts(r"\}")[0])
@@ -219,6 +224,7 @@ class Parser:
 
     def _letters(self, kind: str, word: str) -> Node:
         product = len(word) <= 3 and (word.islower() or word.isupper()) and word not in _WORDS
+        product = product or _PRODUCT.fullmatch(word + "^" * self._follows("^")) is not None
         require(len(word) == 1 or (kind == "word" and product))
         # read xy as x times y
         self._tokens[self._at : self._at] = [Token("word", letter) for letter in word[1:]]
@@ -258,6 +264,10 @@ class Parser:
         numbers = {part.kind for part in parts} == {"number"}
         require(not numbers or self._peek().kind != "number")  # \frac123
         require(not self._follows("^"))  # \frac{1}{2}^2
+        match parts:  # dy/dx is not y/x
+            case [Node("*", (d, Node("symbol", _, y))), Node("*", (e, Node("symbol", _, x)))]:
+                if d == e == _D:
+                    return Node("symbol", (), f"d{y}/d{x}")
         return Node("/", parts) if command == r"\frac" else Node("call", parts, "binom")
 
     def _argument(self) -> Node:
@@ -358,6 +368,13 @@ class Parser:
                 if self._peek().kind != "end":
                     rows.append([self._sum()])
         return Node("matrix", tuple(Node("row", tuple(row)) for row in rows))
+
+
+def _applied(kind: str, node: Node, *left: Node) -> Node:
+    """A sign or product, applied to each entry of a matrix."""
+    if node.kind in ("matrix", "row") and kind in "-*":
+        return Node(node.kind, tuple(_applied(kind, part, *left) for part in node.parts))
+    return Node(kind, (*left, node))
 
 
 def _joined(kind: str, parts: Sequence[Node]) -> Node:
