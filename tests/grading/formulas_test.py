@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from entrostat.grading import grade_here
 from entrostat.grading.mathematics import equal
 
 MATRIX = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
@@ -90,3 +91,77 @@ def test_notations_of_one_answer(expected: str, given: str) -> None:
 )
 def test_notations_of_other_answers(expected: str, given: str) -> None:
     assert not equal(expected, given)
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        (r"\frac{(-1)^{n-1}}{n}", r"\frac{(-1)^{n+1}}{n}", True),
+        ("(-2)^n", "(-1)^{n}2^{n}", True),
+        (r"\frac{2^{n}+(-1)^{n+1}}{3}", r"\frac{2^n-(-1)^n}{3}", True),
+        ("1", "(-1)^{n(n+1)}", True),  # n(n+1) is even
+        ("(-1)^{n+1}", "(-1)^n", False),
+        ("(-1)^{n(n-1)/2}", "(-1)^{n(n+1)/2}", False),
+        ("(-2)^n", "-2^n", False),
+        ("1", "(-1)^x", False),
+    ],
+)
+def test_powers_of_negative_numbers_have_whole_exponents(
+    expected: str, given: str, same: bool
+) -> None:
+    assert equal(expected, given) == same
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        (r"n \cdot 2^{n-1}", "n2^{n-1}", True),
+        (r"(n-1) \cdot 2^n", "(n-1)2^{n}", True),
+        (r"n \cdot 2^{n-1}", "n2^{n}", False),
+        ("32^n", "3 2^n", False),
+        (r"3 \cdot 2^n", "3 2^n", False),
+        ("2x", "x2", False),
+    ],
+)
+def test_a_power_of_a_number_may_be_a_factor(expected: str, given: str, same: bool) -> None:
+    assert equal(expected, given) == same
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        (r"(3,\infty)", r"\{x \mid x > 3\}", True),
+        (r"(-\infty,2) \cup (2,\infty)", r"\{x \in \mathbb{R} : x \ne 2\}", True),
+        ("(1, 2]", "{x | 1 < x \u2264 2}", True),
+        ("(1, 2)", r"\{x \mid 1 < x < 2\}", True),
+        (r"(-\infty,1) \cup (2,\infty)", r"\{x \mid x < 1 \text{ or } x > 2\}", True),
+        ("[1, 2]", r"\{x \mid 1 < x \le 2\}", False),
+        ("(3, 2)", r"\{x \mid 2 < x < 3\}", False),
+        (r"(3,\infty)", r"\{x \in \mathbb{Z} \mid x > 3\}", False),
+        ("3", r"\{x \mid x = 3\}", False),
+    ],
+)
+def test_sets_by_a_condition(expected: str, given: str, same: bool) -> None:
+    assert equal(expected, given) == same
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "right"),
+    [
+        ("If order mattered, the answer would be \\boxed{84}.", "84", 0),
+        ("\\boxed{42}\n\nNote: if n were odd, we would get \\boxed{84}.", "84", 0),
+        ("So the answer would be \\boxed{84}.", "84", 1),
+        ("**Answer:** The value of \\(x\\) is \\(\\frac{3}{4}\\).", "3/4", 1),
+        ("Answer: \\(x\\) is at most \\(5\\)", "5", 0),
+        ("Answer: the height is $h$ and the width is $w$.", "w", 0),
+        ("Thus $AB$ is $x$ and $CD$ is $y$.", "y", 0),
+        ("Answer:\n```\n42\n```", "42", 1),
+        ("Answer:\n```\n5\n7\n```", "5", 0),
+        # gpt-oss without its special tokens
+        ("analysisIs it 5? No. The answer is 5?assistantfinalThe sum is **4**.", "4", 1),
+        ("analysisWe add 2 and 2. So \\boxed{4}", "4", 0),
+        ("Analysis: we add 2 and 2.\n\n\\boxed{4}", "4", 1),
+    ],
+)
+def test_responses(response: str, answer: str, right: float) -> None:
+    assert grade_here("math", response, answer) == right

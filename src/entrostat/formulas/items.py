@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .intervals import subset
 from .reader import Parser, Unreadable, require
 from .tree import CHOICES, FUNCTIONS, NAMELESS, REALS, RELATIONS, SYMBOLS, Node, Token, number
 from .units import CURRENCIES, HEAT, SCALES, Unit, named, unit_at_end
@@ -23,6 +24,7 @@ _EQUALS = Token("sign", "=")
 _CIRCLE = [Token("sign", "^"), Token("sign", r"\circ")]
 # with these functions a degree sign belongs to an angle, not to the answer
 _ANGLED = {f"\\{name}" for name in FUNCTIONS | {"circ"}}
+_BAR, _IN_REALS = Token("sign", "|"), [Token("sign", r"\in"), Token("sign", r"\bbR")]
 _OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")
 _BEGIN = frozenset("- ( [ { | $".split()) | {r"\{", r"\$"}  # signs that a value may begin with
 _SHORT = {"dne": "does not exist"}
@@ -130,6 +132,10 @@ def _item(tokens: list[Token]) -> Node:
     r"""Parse a value with its unit, a text, a ratio, a time, a residue, or a formula."""
     if (words := _words(tokens)) is not None:
         return words
+    if (condition := _condition(tokens)) is not None:
+        node = _answer(condition)
+        require(subset(node))
+        return Node("union", (node,))  # a set, also where 1 < x < 2 might be a point
     if tokens[0].kind == "clock":
         return _clock(tokens)
     if _RESIDUE in tokens:
@@ -149,6 +155,16 @@ def _item(tokens: list[Token]) -> Node:
         plain = node.kind == "number"
         node = number(node.value * factor) if plain else Node("*", (node, number(factor)))
     return node if unit is None else Node("quantity", (node,), unit)
+
+
+def _condition(tokens: list[Token]) -> list[Token] | None:
+    r"""The tokens of x > 3 in \{x \in \mathbb{R} \mid x > 3\}; None for other answers."""
+    match tokens:
+        case [Token("sign", "{" | r"\{"), Token("word", _), *rest, Token("sign", "}" | r"\}")]:
+            rest = rest[2:] if rest[:2] == _IN_REALS else rest
+            if rest[:1] in ([_BAR], [_RATIO]):
+                return rest[1:]
+    return None
 
 
 def _with_name(tokens: list[Token]) -> list[Token]:

@@ -126,7 +126,7 @@ class Parser:
                 node = _applied(sign, _applied("-", factor) if minus else factor, node)
                 divided = divided or sign == "/"
             elif self._starts():
-                require(not divided and self._peek().kind != "number")  # 1/2x; x 2
+                require(not divided and (self._peek().kind != "number" or self._at_power()))
                 node = _applied("*", self._factor(), node)
             else:
                 return node
@@ -139,6 +139,11 @@ class Parser:
                 and token.value not in _ENDS
             )
         return token.value in ("(", "{") or (token.value == "|" and not self._bars)
+
+    def _at_power(self) -> bool:
+        """Whether a power of a number follows, as in n2^n; not in 3 2^n."""
+        powers = self._tokens[self._at + 1 : self._at + 2] == [Token("sign", "^")]
+        return powers and self._tokens[self._at - 1].kind != "number"
 
     def _factor(self) -> Node:
         """Parse a primary, followed by powers, ! or %."""
