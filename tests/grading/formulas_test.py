@@ -165,3 +165,31 @@ def test_sets_by_a_condition(expected: str, given: str, same: bool) -> None:
 )
 def test_responses(response: str, answer: str, right: float) -> None:
     assert grade_here("math", response, answer) == right
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        ("1", r"\lim_{x\to 0} \frac{\sin x}{x} = 1", True),
+        (r"\infty", r"\lim_{n\to\infty} a_n = \infty", True),
+        (r"\frac12", r"\int_0^1 x\,dx = \frac12", True),
+        (r"\frac43", r"\int_0^1 x^2 + 1 \,dx = \frac43", True),
+        (r"\frac{\pi^2}{6}", r"\sum_{n=1}^{\infty} \frac{1}{n^2} = \frac{\pi^2}{6}", True),
+        (r"\int_0^1 x\,dx = \frac12", r"\frac12", True),
+        (r"\frac12", r"\cos\theta = \frac12", True),
+        ("42", r"n_{\min} = 42", True),
+        (r"\pi", r"x = \pi", True),
+        (r"\frac12", r"\int_0^1 x\,dx = \frac13", False),
+        (r"\int_0^1 x\,dx = \frac12", r"\int_0^2 x\,dx = \frac12", False),
+        ("5", r"\int_0^1 x\,dx + 3 = 5", False),
+        ("5", r"\lim_{x \to 0} f(x) + 3 = 5", False),
+        ("1", r"\sum_{n=1}^{5} n", False),
+        ("5", r"\lim_{x \to 1} f(x) > 5", False),
+        (r"\cos\theta = \frac12", r"\sin\theta = \frac12", False),
+        (r"\theta = \frac12", r"\cos\theta = \frac12", False),
+        (r"n_{\min} = 42", r"n_{\max} = 42", False),
+        ("x", r"x = \pi", False),
+    ],
+)
+def test_what_an_equation_gives_the_value_of(expected: str, given: str, same: bool) -> None:
+    assert equal(expected, given) == same

@@ -18,6 +18,7 @@ from .values import exact_value, ratio, same_value, symbols
 _SETS = BRACKETS | {"union", "set", "symbol"}
 _SUBSETS = frozenset({"union", "without", "relation", "list", "symbol"})
 _VALUES = frozenset("number symbol + * / ^ - root call opaque ! % abs degree".split())
+_ANGULAR = frozenset("sin cos tan cot sec csc".split())
 MOST = 50  # most parts of a list or set
 
 
@@ -249,6 +250,8 @@ def _name(node: Node) -> str | None:
     left, right = node.parts
     if left.kind == "symbol" and left.value not in symbols(right):
         return left.value
+    if left.kind == "call" and left.value in _ANGULAR and left.parts[0].kind == "symbol":
+        return f"{left.value}({left.parts[0].value})"
     letters = _letters(left, "*", "abs")
     if letters and all(map(str.isupper, letters)):  # AB = 5, |AB| = 5
         said = "".join(letters) if left.kind != "abs" else f"|{''.join(letters)}|"
@@ -279,7 +282,7 @@ def assigned(relation: Node) -> Node | None:
     if set(relation.value) != {"="}:
         return None
     first, *rest = relation.parts
-    if rest[-1].kind == "symbol":  # 5 = x
+    if rest[-1].kind == "symbol" and symbols(rest[-1]):  # 5 = x, but not x = \pi
         first, *rest = reversed(relation.parts)
     if _name(Node("relation", (first, rest[-1]), ("=",))) is None and not _combines(relation):
         if first.kind == "number":

@@ -19,7 +19,7 @@ _DEPTH = {
 }
 _APPROXIMATELY = Token("sign", r"\approx")
 _RESIDUE, _RATIO = Token("sign", r"\pmod"), Token("sign", ":")
-_LONGEST_NAME = 30  # tokens
+_LONGEST_NAME = 60  # tokens
 _EQUALS = Token("sign", "=")
 _CIRCLE = [Token("sign", "^"), Token("sign", r"\circ")]
 # with these functions a degree sign belongs to an angle, not to the answer
@@ -49,6 +49,10 @@ _NAME = re.compile(
     r"(?P<words>[A-Za-z]{2,}(?: [A-Za-z]+){0,3})|(?:m )?\\angle [A-Z]{1,3}|\[ [A-Z]{3,} \]|"
     r"\\(?:overline|overrightarrow|vec|bar|hat|tilde) (?:\{ [A-Za-z]{1,2} \}|[A-Za-z])|"
     r"(?:P|\\Pr|\\bbP|E|\\bbE) [(\[] [^()\[\]]+ [)\]]"
+)
+# the same, without what is in brackets: \lim_{x \to 0} f(x), \int_0^1 (x + 1) dx
+_OPERATION = re.compile(
+    r"\\(?:lim|sum|prod|i*int|oint) [^-+=(){}]*|\\(?:i*int|oint) [^=(){}]*d ?[A-Za-z]\s*"
 )
 
 
@@ -172,9 +176,17 @@ def _with_name(tokens: list[Token]) -> list[Token]:
     for at in (at for at, token in enumerate(tokens[:_LONGEST_NAME]) if token == _EQUALS):
         said = " ".join(str(token.value) for token in tokens[:at])
         found = _NAME.fullmatch(said)
-        if found and (not found["words"] or (at == 1 and not DOUBTS.search(said))):
+        unclear = found and found["words"] and (at > 1 or DOUBTS.search(said))
+        if (found and not unclear) or _OPERATION.fullmatch(_outside(said)):
             return [Token("name", said), *tokens[at:]]
     raise Unreadable
+
+
+def _outside(said: str) -> str:
+    """A text without what is in brackets."""
+    while (bare := re.sub(r"\{[^{}]*\}|\([^()]*\)", "", said)) != said:
+        said = bare
+    return said
 
 
 def _cut(tokens: list[Token], at: Token) -> list[list[Token]]:

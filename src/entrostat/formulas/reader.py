@@ -255,8 +255,10 @@ class Parser:
     def _subscript(self) -> str:
         if not self._take("{"):
             kind, value = self._next()
-            require(kind in ("number", "word") and len(str(value)) <= 2)
-            return str(value)
+            said = str(value).removeprefix("\\")
+            short = kind in ("number", "word") and len(said) <= 2
+            require(short or kind == "text" or said in ("min", "max"))
+            return said
         said = ""
         while not self._take("}"):
             kind, value = self._next()
