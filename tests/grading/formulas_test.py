@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrostat.grading import grade_here
+from entrostat.grading import final_answer, grade_here
 from entrostat.grading.mathematics import equal
 
 MATRIX = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
@@ -193,3 +193,9 @@ def test_responses(response: str, answer: str, right: float) -> None:
 )
 def test_what_an_equation_gives_the_value_of(expected: str, given: str, same: bool) -> None:
     assert equal(expected, given) == same
+
+
+def test_a_name_in_a_program_is_no_reasoning() -> None:
+    assert (
+        final_answer("analysisTotal = 4\nanalysis_of = 5") == "analysisTotal = 4\nanalysis_of = 5"
+    )

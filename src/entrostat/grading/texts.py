@@ -13,7 +13,7 @@ from .fences import programs
 _THOUGHT = r"(?:\w{1,9}:)?(?:think|thinking|thought|reasoning)"
 _THOUGHT_BEGINS = re.compile(
     rf"<{_THOUGHT}>|\[THINK\]|<\|begin_of_thought\|>|\u25c1think\u25b7|<\|channel\|>analysis<\|message\|>|"
-    r"\Aanalysis(?=\w)",
+    r"\A(?-i:analysis(?=[A-Z][a-z']*,? [a-z]))",  # gpt-oss without its marks
     re.IGNORECASE,
 )
 _THOUGHT_ENDS = re.compile(
