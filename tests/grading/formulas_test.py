@@ -199,3 +199,26 @@ def test_a_name_in_a_program_is_no_reasoning() -> None:
     assert (
         final_answer("analysisTotal = 4\nanalysis_of = 5") == "analysisTotal = 4\nanalysis_of = 5"
     )
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        (r"\frac{x-1}{2}", r"f^{-1}(x) = \frac{x-1}{2}", True),
+        (r"f^{-1}(x) = \frac{x-1}{2}", r"\frac{x-1}{2}", True),
+        ("7", "g^{-1}(3) = 7", True),
+        ("3", "f(-2) = 3", True),
+        ("5", r"\gcd(a, b) = 5", True),
+        ("2e^x", "e^{x}(2)", True),
+        ("3rh^2 - h^3", "h^2(3r - h)", True),  # a product
+        ("f^{-1}(2) = 3", "f^{-1}(4) = 6", False),
+        ("f(x) = 2x", "f^{-1}(x) = 2x", False),
+        (r"\frac{2}{f}", "f^{-1}(2)", False),
+        ("f^{(10)}(0)", "0", False),
+        ("f(2) = 3", "f(-2) = 3", False),
+        ("f^{n+1}(x)", "0", False),
+        ("x^2", "f(x + 1) = x^2", False),
+    ],
+)
+def test_inverse_functions_and_values(expected: str, given: str, same: bool) -> None:
+    assert equal(expected, given) == same

@@ -258,8 +258,9 @@ def _name(node: Node) -> str | None:
         return said if not symbols(right) & set(letters) else None
     if left.kind in ("opaque", "()") and all(part.kind == "symbol" for part in left.parts):
         return left.value or ",".join(part.value for part in left.parts)
-    if left.kind == "opaque" and all(part.kind in ("number", "symbol") for part in left.parts):
-        return f"{left.value}({','.join(str(part.value) for part in left.parts)})"
+    simple = all(part.kind in ("number", "symbol") for part in left.parts)
+    if left.kind == "opaque" and (simple or not symbols(left)):  # f(x, 0) = 1, f(-2) = 3
+        return f"{left.value}{left.parts}"
     return None
 
 

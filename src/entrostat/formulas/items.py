@@ -48,7 +48,7 @@ DOUBTS = re.compile(
 _NAME = re.compile(
     r"(?P<words>[A-Za-z]{2,}(?: [A-Za-z]+){0,3})|(?:m )?\\angle [A-Z]{1,3}|\[ [A-Z]{3,} \]|"
     r"\\(?:overline|overrightarrow|vec|bar|hat|tilde) (?:\{ [A-Za-z]{1,2} \}|[A-Za-z])|"
-    r"(?:P|\\Pr|\\bbP|E|\\bbE) [(\[] [^()\[\]]+ [)\]]"
+    r"(?:P|E|Var|lcm|gcd|\\(?:Pr|bbP|bbE|gcd|det|dim|deg)) [(\[] [^()\[\]]+ [)\]]"
 )
 # the same, without what is in brackets: \lim_{x \to 0} f(x), \int_0^1 (x + 1) dx
 _OPERATION = re.compile(

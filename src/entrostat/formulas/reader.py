@@ -13,15 +13,13 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .tree import BRACKETS, EMPTY, FUNCTIONS, RELATIONS, SYMBOLS, Node, Token, number
+from .tree import BRACKETS, EMPTY, FUNCTIONS, RELATIONS, SYMBOLS, Node, Token, applied, number
 
 # f(x+1) is not a product
 _CALLED = frozenset([*"fghFGHJPW", *"Gamma Phi phi psi zeta".split()])
-_NO_FUNCTIONS = frozenset("e i pi infty".split())
 # arguments that make any other letter a function: y(0), x(2t), N(0, 1), K(1/2)
 _ATOM = r"(?:- )?(?:\\frac \{ \d+ \} \{ \d+ \}|(?:[\d/]+ )?(?:[A-Za-z]|\\[a-z]+)|[\d/]+(?: / \d+)?)"
 _ARGUMENTS = re.compile(rf"{_ATOM}(?: , {_ATOM})* \)")
-_LONGEST_ARGUMENTS = 20  # tokens
 _DEEPEST = 40
 # words, not products of letters
 _WORDS = frozenset(
@@ -114,7 +112,7 @@ class Parser:
 
     def _term(self, sign: str) -> Node:
         product = self._product()
-        return product if sign in ("", "+") else _applied(sign, product)
+        return product if sign in ("", "+") else applied(sign, product)
 
     def _product(self) -> Node:
         node, divided = self._factor(), False
@@ -123,11 +121,11 @@ class Parser:
                 minus = self._take("-")
                 factor = self._factor()
                 require(sign == "*" or factor.kind != "%" or minus)  # 1/2%
-                node = _applied(sign, _applied("-", factor) if minus else factor, node)
+                node = applied(sign, applied("-", factor) if minus else factor, node)
                 divided = divided or sign == "/"
             elif self._starts():
                 require(not divided and (self._peek().kind != "number" or self._at_power()))
-                node = _applied("*", self._factor(), node)
+                node = applied("*", self._factor(), node)
             else:
                 return node
 
@@ -155,7 +153,7 @@ class Parser:
                 node = Node("*", (node, Node("degree")))
                 continue
             else:
-                node = Node("^", (node, self._exponent()))
+                node = self._raised(node, self._exponent())
             # ambiguous: 5!! may be a double factorial
             require(sign == "%" or not self._follows(sign))
         return node
@@ -164,9 +162,22 @@ class Parser:
         minus = self._take("-")
         kind, value = self._peek()
         require(kind != "word" or len(value) == 1)  # e^ix
-        # the exponent of x^2 \frac{a}{b} is 2
-        node = number(self._next().value) if kind == "number" else self._primary()
+        if kind == "word" or value in SYMBOLS:  # the exponent of e^x(2) is x
+            node = Node("symbol", (), SYMBOLS.get(self._next().value, value))
+        else:  # the exponent of x^2 \frac{a}{b} is 2
+            node = number(self._next().value) if kind == "number" else self._primary()
         return Node("-", (node,)) if minus else node
+
+    def _raised(self, node: Node, power: Node) -> Node:
+        """A power, or a function such as f^{-1}(x); h^2(a + b) is a product."""
+        letter = node.value if node.kind == "symbol" and self._follows("(") else ""
+        function = letter in _CALLED and (letter in "fg" or power == _MINUS_ONE)
+        if not letter or not (function or self._called(letter)):
+            return Node("^", (node, power))
+        sign, part = ("-", power.parts[0]) if power.kind == "-" else ("", power)
+        require(part.kind in ("number", "symbol"))
+        self._next()
+        return Node("opaque", self._parts(")")[0], f"{letter}^{sign}{part.value}")
 
     def _primary(self) -> Node:
         kind, value = self._next()
@@ -248,15 +259,14 @@ class Parser:
 
     def _called(self, letter: str) -> bool:
         """Whether the bracket after a letter holds only numbers, letters and their multiples."""
-        inside = self._tokens[self._at + 1 : self._at + 1 + _LONGEST_ARGUMENTS]
-        said = " ".join(str(token.value) for token in inside)
-        return letter not in _NO_FUNCTIONS and _ARGUMENTS.match(said) is not None
+        said = " ".join(str(token.value) for token in self._tokens[self._at + 1 : self._at + 21])
+        return letter not in ("e", "i", "pi", "infty") and _ARGUMENTS.match(said) is not None
 
     def _subscript(self) -> str:
         if not self._take("{"):
             kind, value = self._next()
             said = str(value).removeprefix("\\")
-            short = kind in ("number", "word") and len(said) <= 2
+            short = len(said) <= 2 and kind in ("number", "word")
             require(short or kind == "text" or said in ("min", "max"))
             return said
         said = ""
@@ -375,13 +385,6 @@ class Parser:
                 if self._peek().kind != "end":
                     rows.append([self._sum()])
         return Node("matrix", tuple(Node("row", tuple(row)) for row in rows))
-
-
-def _applied(kind: str, node: Node, *left: Node) -> Node:
-    """A sign or product, applied to each entry of a matrix."""
-    if node.kind in ("matrix", "row") and kind in "-*":
-        return Node(node.kind, tuple(_applied(kind, part, *left) for part in node.parts))
-    return Node(kind, (*left, node))
 
 
 def _joined(kind: str, parts: Sequence[Node]) -> Node:
