@@ -18,6 +18,7 @@ from .values import exact_value, ratio, same_value, symbols
 _SETS = BRACKETS | {"union", "set", "symbol"}
 _SUBSETS = frozenset({"union", "without", "relation", "list", "symbol"})
 _VALUES = frozenset("number symbol + * / ^ - root call opaque ! % abs degree".split())
+_ANGULAR = frozenset("sin cos tan cot sec csc".split())
 MOST = 50  # most parts of a list or set
 
 
@@ -249,14 +250,17 @@ def _name(node: Node) -> str | None:
     left, right = node.parts
     if left.kind == "symbol" and left.value not in symbols(right):
         return left.value
+    if left.kind == "call" and left.value in _ANGULAR and left.parts[0].kind == "symbol":
+        return f"{left.value}({left.parts[0].value})"
     letters = _letters(left, "*", "abs")
     if letters and all(map(str.isupper, letters)):  # AB = 5, |AB| = 5
         said = "".join(letters) if left.kind != "abs" else f"|{''.join(letters)}|"
         return said if not symbols(right) & set(letters) else None
     if left.kind in ("opaque", "()") and all(part.kind == "symbol" for part in left.parts):
         return left.value or ",".join(part.value for part in left.parts)
-    if left.kind == "opaque" and all(part.kind == "number" for part in left.parts):
-        return f"{left.value}({','.join(str(part.value) for part in left.parts)})"
+    simple = all(part.kind in ("number", "symbol") for part in left.parts)
+    if left.kind == "opaque" and (simple or not symbols(left)):  # f(x, 0) = 1, f(-2) = 3
+        return f"{left.value}{left.parts}"
     return None
 
 
@@ -279,7 +283,7 @@ def assigned(relation: Node) -> Node | None:
     if set(relation.value) != {"="}:
         return None
     first, *rest = relation.parts
-    if rest[-1].kind == "symbol":  # 5 = x
+    if rest[-1].kind == "symbol" and symbols(rest[-1]):  # 5 = x, but not x = \pi
         first, *rest = reversed(relation.parts)
     if _name(Node("relation", (first, rest[-1]), ("=",))) is None and not _combines(relation):
         if first.kind == "number":
@@ -292,6 +296,8 @@ def assigned(relation: Node) -> Node | None:
 def _same_chain(a: Node, b: Node) -> bool:
     if a.value == b.value and all(map(same, a.parts, b.parts)):
         return True
+    if _name(a) == _name(b) is not None and a.parts[0].kind != b.parts[0].kind:
+        return same(a.parts[1], b.parts[1])  # y(x) = 2x and y = 2x
     if len(a.value) == len(b.value) == 1:
         return _same_sides(a, b)
     turned = tuple(FLIPPED.get(sign, "") for sign in reversed(b.value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .intervals import subset
 from .reader import Parser, Unreadable, require
 from .tree import CHOICES, FUNCTIONS, NAMELESS, REALS, RELATIONS, SYMBOLS, Node, Token, number
 from .units import CURRENCIES, HEAT, SCALES, Unit, named, unit_at_end
@@ -18,11 +19,12 @@ _DEPTH = {
 }
 _APPROXIMATELY = Token("sign", r"\approx")
 _RESIDUE, _RATIO = Token("sign", r"\pmod"), Token("sign", ":")
-_LONGEST_NAME = 30  # tokens
+_LONGEST_NAME = 60  # tokens
 _EQUALS = Token("sign", "=")
 _CIRCLE = [Token("sign", "^"), Token("sign", r"\circ")]
 # with these functions a degree sign belongs to an angle, not to the answer
 _ANGLED = {f"\\{name}" for name in FUNCTIONS | {"circ"}}
+_BAR, _IN_REALS = Token("sign", "|"), [Token("sign", r"\in"), Token("sign", r"\bbR")]
 _OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")
 _BEGIN = frozenset("- ( [ { | $".split()) | {r"\{", r"\$"}  # signs that a value may begin with
 _SHORT = {"dne": "does not exist"}
@@ -45,7 +47,12 @@ DOUBTS = re.compile(
 # left sides of "=" that are not formulas
 _NAME = re.compile(
     r"(?P<words>[A-Za-z]{2,}(?: [A-Za-z]+){0,3})|(?:m )?\\angle [A-Z]{1,3}|\[ [A-Z]{3,} \]|"
-    r"\\overline \{ [A-Z]{2} \}|(?:P|\\Pr|\\bbP|E|\\bbE) [(\[] [^()\[\]]+ [)\]]"
+    r"\\(?:overline|overrightarrow|vec|bar|hat|tilde) (?:\{ [A-Za-z]{1,2} \}|[A-Za-z])|"
+    r"(?:P|E|Var|lcm|gcd|\\(?:Pr|bbP|bbE|gcd|det|dim|deg)) [(\[] [^()\[\]]+ [)\]]"
+)
+# the same, without what is in brackets: \lim_{x \to 0} f(x), \int_0^1 (x + 1) dx
+_OPERATION = re.compile(
+    r"\\(?:lim|sum|prod|i*int|oint) [^-+=(){}]*|\\(?:i*int|oint) [^=(){}]*d ?[A-Za-z]\s*"
 )
 
 
@@ -129,6 +136,10 @@ def _item(tokens: list[Token]) -> Node:
     r"""Parse a value with its unit, a text, a ratio, a time, a residue, or a formula."""
     if (words := _words(tokens)) is not None:
         return words
+    if (condition := _condition(tokens)) is not None:
+        node = _answer(condition)
+        require(subset(node))
+        return Node("union", (node,))  # a set, also where 1 < x < 2 might be a point
     if tokens[0].kind == "clock":
         return _clock(tokens)
     if _RESIDUE in tokens:
@@ -150,14 +161,32 @@ def _item(tokens: list[Token]) -> Node:
     return node if unit is None else Node("quantity", (node,), unit)
 
 
+def _condition(tokens: list[Token]) -> list[Token] | None:
+    r"""The tokens of x > 3 in \{x \in \mathbb{R} \mid x > 3\}; None for other answers."""
+    match tokens:
+        case [Token("sign", "{" | r"\{"), Token("word", _), *rest, Token("sign", "}" | r"\}")]:
+            rest = rest[2:] if rest[:2] == _IN_REALS else rest
+            if rest[:1] in ([_BAR], [_RATIO]):
+                return rest[1:]
+    return None
+
+
 def _with_name(tokens: list[Token]) -> list[Token]:
     r"""Replace a named left side by one token: Area = 5, \angle A = 30, P(X = 1) = 1/2."""
     for at in (at for at, token in enumerate(tokens[:_LONGEST_NAME]) if token == _EQUALS):
         said = " ".join(str(token.value) for token in tokens[:at])
         found = _NAME.fullmatch(said)
-        if found and (not found["words"] or (at == 1 and not DOUBTS.search(said))):
+        unclear = found and found["words"] and (at > 1 or DOUBTS.search(said))
+        if (found and not unclear) or _OPERATION.fullmatch(_outside(said)):
             return [Token("name", said), *tokens[at:]]
     raise Unreadable
+
+
+def _outside(said: str) -> str:
+    """A text without what is in brackets."""
+    while (bare := re.sub(r"\{[^{}]*\}|\([^()]*\)", "", said)) != said:
+        said = bare
+    return said
 
 
 def _cut(tokens: list[Token], at: Token) -> list[list[Token]]:

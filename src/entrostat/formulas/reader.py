@@ -9,12 +9,17 @@ tokens. Unknown words and ambiguous formulas (1/2x, \sqrt23) raise `Unreadable`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .tree import BRACKETS, EMPTY, FUNCTIONS, RELATIONS, SYMBOLS, Node, Token, number
+from .tree import BRACKETS, EMPTY, FUNCTIONS, RELATIONS, SYMBOLS, Node, Token, applied, number
 
-_CALLED = frozenset("fghFGHP")  # f(x+1) is not a product
+# f(x+1) is not a product
+_CALLED = frozenset([*"fghFGHJPW", *"Gamma Phi phi psi zeta".split()])
+# arguments that make any other letter a function: y(0), x(2t), N(0, 1), K(1/2)
+_ATOM = r"(?:- )?(?:\\frac \{ \d+ \} \{ \d+ \}|(?:[\d/]+ )?(?:[A-Za-z]|\\[a-z]+)|[\d/]+(?: / \d+)?)"
+_ARGUMENTS = re.compile(rf"{_ATOM}(?: , {_ATOM})* \)")
 _DEEPEST = 40
 # words, not products of letters
 _WORDS = frozenset(
@@ -22,10 +27,11 @@ _WORDS = frozenset(
     "not get one two six ten all any was can out its our who how why now yes per day men age cow "
     "cat dog sum gcd lcm max min mod det nan inf".split()
 )
+_PRODUCT = re.compile(r"[A-Z][xyzt]{1,2}\^?|[A-Za-z][xyzt]?e\^|d[A-Z]")  # Ax + By, Ce^{2x}
 _PLUS_MINUS = ("+", "-", r"\pm", r"\mp")
 # commands that continue a formula, so cannot begin a factor
 _ENDS = frozenset(RELATIONS) | set(r"\cup \pm \mp \rfloor \rceil \rangle \setminus \choose".split())
-_MINUS_ONE = Node("-", (number(1),))
+_MINUS_ONE, _D = Node("-", (number(1),)), Node("symbol", (), "d")
 _NOTHING = Token("end of input", "")
 
 
@@ -106,7 +112,7 @@ class Parser:
 
     def _term(self, sign: str) -> Node:
         product = self._product()
-        return product if sign in ("", "+") else Node(sign, (product,))
+        return product if sign in ("", "+") else applied(sign, product)
 
     def _product(self) -> Node:
         node, divided = self._factor(), False
@@ -115,19 +121,27 @@ class Parser:
                 minus = self._take("-")
                 factor = self._factor()
                 require(sign == "*" or factor.kind != "%" or minus)  # 1/2%
-                node = Node(sign, (node, Node("-", (factor,)) if minus else factor))
+                node = applied(sign, applied("-", factor) if minus else factor, node)
                 divided = divided or sign == "/"
             elif self._starts():
-                require(not divided and self._peek().kind != "number")  # 1/2x; x 2
-                node = Node("*", (node, self._factor()))
+                require(not divided and (self._peek().kind != "number" or self._at_power()))
+                node = applied("*", self._factor(), node)
             else:
                 return node
 
     def _starts(self) -> bool:
         token = self._peek()
         if token.kind != "sign" or token.command:
-            return token.kind in ("number", "word", "text", "sign") and token.value not in _ENDS
+            return (
+                token.kind in ("number", "word", "text", "sign", "begin")
+                and token.value not in _ENDS
+            )
         return token.value in ("(", "{") or (token.value == "|" and not self._bars)
+
+    def _at_power(self) -> bool:
+        """Whether a power of a number follows, as in n2^n; not in 3 2^n."""
+        powers = self._tokens[self._at + 1 : self._at + 2] == [Token("sign", "^")]
+        return powers and self._tokens[self._at - 1].kind != "number"
 
     def _factor(self) -> Node:
         """Parse a primary, followed by powers, ! or %."""
@@ -139,7 +153,7 @@ class Parser:
                 node = Node("*", (node, Node("degree")))
                 continue
             else:
-                node = Node("^", (node, self._exponent()))
+                node = self._raised(node, self._exponent())
             # ambiguous: 5!! may be a double factorial
             require(sign == "%" or not self._follows(sign))
         return node
@@ -148,9 +162,22 @@ class Parser:
         minus = self._take("-")
         kind, value = self._peek()
         require(kind != "word" or len(value) == 1)  # e^ix
-        # the exponent of x^2 \frac{a}{b} is 2
-        node = number(self._next().value) if kind == "number" else self._primary()
+        if kind == "word" or value in SYMBOLS:  # the exponent of e^x(2) is x
+            node = Node("symbol", (), SYMBOLS.get(self._next().value, value))
+        else:  # the exponent of x^2 \frac{a}{b} is 2
+            node = number(self._next().value) if kind == "number" else self._primary()
         return Node("-", (node,)) if minus else node
+
+    def _raised(self, node: Node, power: Node) -> Node:
+        """A power, or a function such as f^{-1}(x); h^2(a + b) is a product."""
+        letter = node.value if node.kind == "symbol" and self._follows("(") else ""
+        function = letter in _CALLED and (letter in "fg" or power == _MINUS_ONE)
+        if not letter or not (function or self._called(letter)):
+            return Node("^", (node, power))
+        sign, part = ("-", power.parts[0]) if power.kind == "-" else ("", power)
+        require(part.kind in ("number", "symbol"))
+        self._next()
+        return Node("opaque", self._parts(")")[0], f"{letter}^{sign}{part.value}")
 
     def _primary(self) -> Node:
         kind, value = self._next()
@@ -170,7 +197,8 @@ class Parser:
             case "(" | "[":
                 return self._brackets(value)
             case "{":
-                return self._until("}")
+                parts, _ = self._parts("}")
+                return parts[0] if len(parts) == 1 else Node("set", parts)
             case r"\{":
                 empty = self._take(r"\}")
                 return EMPTY if empty else Node("set", self._parts(r"\}")[0])
@@ -212,25 +240,35 @@ class Parser:
 
     def _letters(self, kind: str, word: str) -> Node:
         product = len(word) <= 3 and (word.islower() or word.isupper()) and word not in _WORDS
+        product = product or _PRODUCT.fullmatch(word + "^" * self._follows("^")) is not None
         require(len(word) == 1 or (kind == "word" and product))
         # read xy as x times y
         self._tokens[self._at : self._at] = [Token("word", letter) for letter in word[1:]]
         return self._symbol(word[0])
 
-    def _symbol(self, name: str) -> Node:
+    def _symbol(self, letter: str) -> Node:
+        name = letter
         if self._take("_"):
             name += f"_{self._subscript()}"
         while self._take("'"):
             name += "'"
-        if name in _CALLED and self._take("("):
+        if self._follows("(") and (letter in _CALLED or self._called(letter)):
+            self._next()
             return Node("opaque", self._parts(")")[0], name)
         return Node("symbol", (), name)
+
+    def _called(self, letter: str) -> bool:
+        """Whether the bracket after a letter holds only numbers, letters and their multiples."""
+        said = " ".join(str(token.value) for token in self._tokens[self._at + 1 : self._at + 21])
+        return letter not in ("e", "i", "pi", "infty") and _ARGUMENTS.match(said) is not None
 
     def _subscript(self) -> str:
         if not self._take("{"):
             kind, value = self._next()
-            require(kind in ("number", "word") and len(str(value)) <= 2)
-            return str(value)
+            said = str(value).removeprefix("\\")
+            short = len(said) <= 2 and kind in ("number", "word")
+            require(short or kind == "text" or said in ("min", "max"))
+            return said
         said = ""
         while not self._take("}"):
             kind, value = self._next()
@@ -243,6 +281,10 @@ class Parser:
         numbers = {part.kind for part in parts} == {"number"}
         require(not numbers or self._peek().kind != "number")  # \frac123
         require(not self._follows("^"))  # \frac{1}{2}^2
+        match parts:  # dy/dx is not y/x
+            case [Node("*", (d, Node("symbol", _, y))), Node("*", (e, Node("symbol", _, x)))]:
+                if d == e == _D:
+                    return Node("symbol", (), f"d{y}/d{x}")
         return Node("/", parts) if command == r"\frac" else Node("call", parts, "binom")
 
     def _argument(self) -> Node:

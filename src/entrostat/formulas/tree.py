@@ -101,3 +101,10 @@ def signed(node: Node, sign: str) -> Node:
         plus = (node.kind == r"\pm") == (sign == "+")
         return parts[0] if plus else Node("-", parts)
     return Node(node.kind, parts, node.value)
+
+
+def applied(kind: str, node: Node, *left: Node) -> Node:
+    """A sign or product, applied to each entry of a matrix."""
+    if node.kind in ("matrix", "row") and kind in "-*":
+        return Node(node.kind, tuple(applied(kind, part, *left) for part in node.parts))
+    return Node(kind, (*left, node))

@@ -4,8 +4,9 @@ Values with a thousand digits are equal if they agree to 690 digits. All interme
 between 1e-300 and 1e300 in size, so no difference that so short a formula can express is smaller.
 Formulas with letters are compared at points derived from the letters' names, and must agree
 wherever both have a value: different formulas agree at random points with probability near 0.
-Letters in a factorial or binomial coefficient are whole numbers. Step functions are also compared
-far out and on both sides of each jump. `log` without a base has an unknown base, f is unknown.
+Letters in a factorial or binomial coefficient are whole numbers, and so is n in (-1)^n. Step
+functions are also compared far out and on both sides of each jump. `log` without a base has an
+unknown base, f is unknown.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any
     """Points at which two values are compared: a value for each letter."""
     both = Node("", (a, b))
     stepped = _letters_in(both, ("floor", "ceil"))
-    counted = sorted(_letters_in(both, ("!", "binom")) | (stepped & _WHOLE and letters & _WHOLE))
+    counted = _letters_in(both, ("!", "binom")) | (stepped & _WHOLE and letters & _WHOLE)
+    counted = sorted(counted | _exponents_of_negatives(both) & _WHOLE)
     for point in range(_WHOLE_POINTS if counted else _POINTS if letters else 1):
         # every other point is far out, to distinguish |x - 5| from 5 - x
         at = {name: _sample(name, point) * (100 if point % 2 else 1) for name in letters}
@@ -216,6 +218,13 @@ def _whole_far(name: str, point: int) -> Any:
 def _letters_in(node: Node, kinds: Sequence[str]) -> frozenset[str]:
     found = (part for part in walk(node) if part.kind in kinds or part.value in kinds)
     return frozenset().union(*map(symbols, found))
+
+
+def _exponents_of_negatives(node: Node) -> frozenset[str]:
+    """The letters in exponents of negative numbers, such as n in (-1)^n."""
+    powers = (part.parts for part in walk(node) if part.kind == "^")
+    found = (symbols(power) for base, power in powers if (exact_value(base) or 0) < 0)
+    return frozenset().union(*found)
 
 
 def value_at(node: Node, at: Mapping[str, Any]) -> Any:

@@ -79,6 +79,7 @@ _BOUND = re.compile(
     r"perhaps|maybe|possibly)|\bif\s+(?:it|this|that)\s+(?:is|was|were))(?:\s+\w+){0,3}|"
     r"\b(?:may|might|could)\s+be|\b(?<!\bi\s)(?<!\bwe\s)(?:says?|said|thinks?|believes?)(?:\s+(?:that|it|this|the|answer|is))*|"
     r"\b(?:first|intermediate|partial|previous|initial)\s+(?:step|result|estimate)\s+(?:is|was|gives|yields))\s*:?\s*\Z"
+    r"|\bif\b[^.\n]{0,99}\bwould\b[^.,\n]{0,60}\Z"
     r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z"
     r"|[\[(][^\[\]()\n]*,\s*\Z"
     r"|\b(?:friend|claim(?:s|ed)?|answer\s*,?\s+(?:plus|minus|"

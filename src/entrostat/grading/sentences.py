@@ -24,7 +24,7 @@ REGRET = re.compile(
 )
 _PHRASE = re.compile(
     r"(?:\b(?:answer|option|choice)s?\b(?P<to>\s+(?:to|of|for)\b[^\n.:?=]{0,80}?)?\s*(?:\*\*)?\s*(?:\bis\b|\bare\b|:|=)|####)"
-    r"(?:\s*(?:\*\*|:|\}))*|^[#>*_ ]*(?:the )?(?:final )?answer[*_ ]*$",
+    r"(?:\s*(?:\*\*|:|\}|```\w*\n(?=[^\n]*\n```)))*|^[#>*_ ]*(?:the )?(?:final )?answer[*_ ]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 _TO = re.compile(
@@ -74,6 +74,7 @@ _REASON = re.compile(
     r",?\s+(?:because|since|as required|I hope)\b.*|,\s+(?:and\s+)?not\s.*", re.DOTALL
 )
 _COPULA = re.compile(r".*(?:\b(?:is|are|equals|equal to|get|gives|have|obtain)|[:\u21d2\u2234])\s+")
+_TWO = re.compile(r"[0-9]|(?:\b(?:is|are|equals)\b|=).*(?:[,;]|\band\b)")  # a is p and b is
 _LEAD = re.compile(
     r"\A(?:\s*,?\s*(?:so|therefore|thus|hence|then|finally|and|we|get|have|obtain|find|that|conclude|"
     r"either|gives|given by|it follows|simply|exactly|indeed|clearly),?\s+)+",
@@ -140,9 +141,7 @@ def from_phrase(text: str, readable: Callable[[str], bool]) -> list[str] | None:
         return []
     said = _trimmed(_LEAD.sub("", _REASON.sub("", _BOLD.sub(r"\1", said))))
     said = _OPTION.sub("", said)
-    if readable(said) or re.search(r"\$[^$]*\$|\\", said):
-        return [said]
-    return _one(said, readable, "it is ") or [said]
+    return [said] if readable(said) else _one(said, readable, "it is ") or [said]
 
 
 def _leads(before: str) -> bool:
@@ -220,7 +219,7 @@ def _one(said: str, readable: Callable[[str], bool], verb: str = "") -> list[str
     if DOUBTS.search(re.sub(r"\\[A-Za-z]+", " ", outside)):
         return []
     copula = _COPULA.match(said)
-    if copula is not None and not re.search(r"[0-9]", copula[0]) and readable(said[copula.end() :]):
+    if copula and not _TWO.search(copula[0]) and readable(said[copula.end() :]):
         return [said[copula.end() :]]
     spans = [match[1] or match[2] for match in _SPANS.finditer(said)]
     digits = re.findall(r"[0-9][0-9,./]*", outside)

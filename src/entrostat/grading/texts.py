@@ -12,11 +12,13 @@ from .fences import programs
 
 _THOUGHT = r"(?:\w{1,9}:)?(?:think|thinking|thought|reasoning)"
 _THOUGHT_BEGINS = re.compile(
-    rf"<{_THOUGHT}>|\[THINK\]|<\|begin_of_thought\|>|\u25c1think\u25b7|<\|channel\|>analysis<\|message\|>",
+    rf"<{_THOUGHT}>|\[THINK\]|<\|begin_of_thought\|>|\u25c1think\u25b7|<\|channel\|>analysis<\|message\|>|"
+    r"\A(?-i:analysis(?=[A-Z][a-z']*,? [a-z]))",  # gpt-oss without its marks
     re.IGNORECASE,
 )
 _THOUGHT_ENDS = re.compile(
-    rf"</{_THOUGHT}>|\[/THINK\]|<\|(?:end_of_thought|begin_of_solution)\|>|\u25c1/think\u25b7|<\|channel\|>final<\|message\|>",
+    rf"</{_THOUGHT}>|\[/THINK\]|<\|(?:end_of_thought|begin_of_solution)\|>|\u25c1/think\u25b7|<\|channel\|>final<\|message\|>|"
+    r"(?<!\s)assistantfinal(?=\S)",
     re.IGNORECASE,
 )
 _TURN_ENDS = re.compile(
