@@ -490,6 +490,8 @@ def test_terms_of_another_shape_are_an_error():
         ("ref_logp", (2, 3, 1), r"ref_logp must be \[2, 3\]"),
         ("sum_p2", (2,), r"sum_p2 must be \[2, 3\]"),
         ("sum_p2_logp", (2,), r"sum_p2_logp must be \[2, 3\]"),
+        ("reward_parts", (3, 2), r"reward_parts must be \[2, F\], got \[3, 2\]"),
+        ("reward_parts", (2,), r"reward_parts must be \[2, F\], got \[2\]"),
         ("mask", (3,), r"mask must be \[B, T\], got shape \[3\]"),
     ],
 )
