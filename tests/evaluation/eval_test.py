@@ -362,6 +362,19 @@ def test_killed_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_a_damaged_line_costs_its_problem_alone(tmp_path: Path) -> None:
+    """The problem is asked again and stands last; fewer problems are still the first ones."""
+    before = evaluate(tmp_path)
+    file = tmp_path / "responses/target_sum_test.jsonl"
+    first, *others = file.read_text().splitlines(True)
+    file.write_text(f"{first[:40]}\n{''.join(others)}")
+    assert evaluate(tmp_path) == before
+    assert file.read_text().startswith("".join(others))
+    evaluate(tmp_path, problems=3)
+    (exported,) = tmp_path.rglob("samples_*.jsonl")
+    assert sorted(row["doc_id"] for row in json_lines(exported)) == [0, 1, 2]
+
+
 def test_a_directory_is_bound_to_its_settings(tmp_path: Path, run: Path) -> None:
     before, kept = evaluate(tmp_path), responses(tmp_path)
     assert evaluate(tmp_path) == before

@@ -220,10 +220,10 @@ def threads_of(directory: Path) -> int:
 class Responses:
     def __init__(self, path: Path) -> None:
         self.path, self._log = path, JsonLines(path)
-        rows = self._log.read()
+        rows = self._log.readable()
         self.lines = {row["problem"]: row for row in rows if type(row.get("problem")) is int}
         whole = "".join(json.dumps(line) + "\n" for line in self.lines.values()).encode()
-        if path.exists() and path.read_bytes() != whole:  # drop a line cut short
+        if path.exists() and path.read_bytes() != whole:  # drop damaged lines
             with replacing(path) as part:
                 part.write_bytes(whole)
 
