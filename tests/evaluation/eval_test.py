@@ -188,6 +188,10 @@ def test_settings_are_the_papers_unless_others_are_given() -> None:
     over = EvalConfig(preset="cov", temperature=0.8, max_new_tokens=5)
     assert over.decoding("math500") == Decoding(1, 0.8, max_new_tokens=5)
     assert EvalConfig(preset="par", greedy=True).decoding("x") == greedy
+    # COV decodes math500 greedily: one response is what it asks for, two are not
+    one, two = (EvalConfig(preset="cov", k=k).decoding("math500") for k in (1, 2))
+    assert one == replace(greedy, max_new_tokens=8192)
+    assert two == Decoding(2, max_new_tokens=8192)
 
 
 @pytest.mark.parametrize(

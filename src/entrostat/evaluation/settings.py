@@ -131,7 +131,7 @@ class EvalConfig:
             for key in ("k", "temperature", "top_p")
             if (value := getattr(self, key)) is not None
         }
-        if found.greedy and (given or self.greedy is False):
+        if found.greedy and (given not in ({}, {"k": 1}) or self.greedy is False):
             # the paper decodes greedily, but temperature or several responses are requested
             found = Decoding(k=1)
         return dataclasses.replace(found, **given, max_new_tokens=tokens)
