@@ -111,6 +111,8 @@ def test_bad_open_flags(words: list[str], match: str) -> None:
         ({"method": [{"low": 1}]}, "each is a name or a table with a name, got {'low': 1}"),
         ({"task": {"seed": 1}}, "task needs a name"),
         ({"device": "tpu"}, "device must be"),
+        ({"device": "cuda1"}, "device must be .* got 'cuda1'"),
+        ({"scoring": {"timeout": 1e10}}, r"scoring.timeout must be in \(0, 1000000\], got 1000000"),
         ({"host": "vrel"}, "unknown value of host: 'vrel'. Did you mean 'verl'"),
         ({"sampling": {"engine": "vllm"}}, "sampling.engine 'vllm' is for the hosts trl and verl"),
         ({"gradient_checkpointing": 1}, "gradient_checkpointing must be true or false, got 1"),

@@ -148,6 +148,7 @@ def test_only_plain_data_is_sent_and_the_pool_stays_usable(pool: Pool) -> None:
             pool.map([h("slow", 5, 1), h("twice", value)], 10)
     assert pool.map([h("twice", 1)], 10) == [Outcome(2)]
     refused(lambda: pool.map([h("twice", 1)], 0), "timeout", "got 0")
+    refused(lambda: pool.map([h("twice", 1)], 1e10), "timeout", "got 10000000000")
 
 
 def test_a_time_limit_is_each_calls_own(pool: Pool) -> None:
