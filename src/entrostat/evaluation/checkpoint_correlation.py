@@ -250,25 +250,23 @@ def spearman(x: ArrayLike, y: ArrayLike) -> Correlation | None:
     return Correlation(*rank_correlation(a, b), len(a))
 
 
-def shared_information(x: ArrayLike, score: ArrayLike, seed: int = 0) -> Shared:
-    """Mutual information of x [n] and the score [n], estimated in two ways.
+def shared_information(x: ArrayLike, score: ArrayLike) -> Shared:
+    """Mutual information of x [n] and the score [n], n >= `LEAST`, estimated in two ways.
 
     REPO uses histograms and states neither bins nor unit; here there is at least one point per cell
     on average (`bins_for`). With few points the two estimates differ, which shows how uncertain
-    they are. `seed` drives the permutations and the noise that breaks ties.
+    they are.
     """
     with extra("eval", "mutual information"):
         from sklearn.feature_selection import mutual_info_regression
 
     a, b = np.asarray(x, np.float64), np.asarray(score, np.float64)
     n, bins = len(a), bins_for(len(a))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     found = mutual_information(a, b, bins=bins)
     orders: list[NDArray[np.float64]] = [rng.permutation(b) for _ in range(SHUFFLES)]
     as_much = sum(mutual_information(a, order, bins=bins) >= found - 1e-12 for order in orders)
-    (near,) = mutual_info_regression(
-        a[:, None], b, n_neighbors=min(_NEIGHBOURS, n - 1), random_state=seed
-    )
+    (near,) = mutual_info_regression(a[:, None], b, n_neighbors=_NEIGHBOURS, random_state=0)
     corrected = mutual_information(a, b, bins=bins, correct_bias=True)
     return Shared(corrected, bins, (as_much + 1) / (SHUFFLES + 1), float(near), n)
 
