@@ -366,6 +366,17 @@ def test_killed_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_a_measured_precision_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another measurement may prefer another precision; the same command still goes on."""
+    seconds = {torch.float32: 2.0, torch.bfloat16: 1.0}
+    monkeypatch.setattr("entrostat.models.hardware.product_seconds", lambda dtype: seconds[dtype])
+    before = evaluate(tmp_path, precision="auto", problems=2)["sets"]["target_sum/test"]
+    assert before["settings"]["precision"] == "bf16"
+    seconds[torch.float32] = 1.0
+    after = evaluate(tmp_path, precision="auto", problems=4)["sets"]["target_sum/test"]
+    assert (after["settings"], after["n"]) == (before["settings"], 4)
+
+
 def test_a_damaged_line_costs_its_problem_alone(tmp_path: Path) -> None:
     """The problem is asked again and stands last; fewer problems are still the first ones."""
     before = evaluate(tmp_path)
