@@ -162,6 +162,13 @@ def test_a_time_limit_is_each_calls_own(pool: Pool) -> None:
     assert time.monotonic() - began >= 2.0
 
 
+def test_a_path_object_in_the_search_path_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python's own import does: sys.path is of texts."""
+    monkeypatch.setattr(sys, "path", [Path("/nowhere"), *sys.path])
+    with Pool(workers=1) as pool:
+        assert pool.map([Call("json:loads", ("[1]",))], 10) == [Outcome([1])]
+
+
 def test_workers_that_die_while_idle_cost_nothing(folder: Path) -> None:
     with Pool(workers=2) as pool:
         pids = [o.value for o in pool.map([Call("os:getpid")] * 20, 10)]

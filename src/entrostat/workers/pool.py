@@ -256,7 +256,7 @@ class Pool:
 
     def _start_server(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
-        path = [entry or os.getcwd() for entry in sys.path]
+        path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
         arguments = [theirs.fileno(), self._prepare, self._memory, self._patience]
         command = [sys.executable, "-I", "-c", _BOOT, json.dumps([path, arguments])]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
