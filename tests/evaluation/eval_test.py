@@ -198,6 +198,7 @@ def test_settings_are_the_papers_unless_others_are_given() -> None:
     ("settings", "words"),
     [
         ({"k": 0}, "--k must be at least 1, got 0"),
+        ({"threads": 2000}, "--threads must be at most 1024, got 2000"),
         ({"temperature": 0.0}, "--temperature 0 is greedy decoding: write --greedy"),
         ({"temperature": -1.0}, "--temperature must be at least 0"),
         ({"top_p": 0.0}, r"--top_p must be in \(0, 1\], got 0"),
@@ -236,7 +237,7 @@ def test_sets_by_name(tmp_path: Path) -> None:
     assert (one.count(7), one.count(None), one.options) == (7, 256, {"digits": 2})
     assert "/" not in problem_sets([str(file)], {})[0].file
     for names, words in (
-        (["target_sum/odd"], "unknown split of task 'target_sum' 'odd'. Did you mean 'ood'?"),
+        (["target_sum/odd"], "unknown split of task 'target_sum': 'odd'. Did you mean 'ood'?"),
         (["target_som"], "unknown task 'target_som'"),
         (["target_sum", "target_sum/ood"], "set 'target_sum/ood' is named twice"),
     ):

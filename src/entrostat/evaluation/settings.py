@@ -99,7 +99,7 @@ class EvalConfig:
     """"cpu", "cuda" or "auto"."""
     precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
     """Arithmetic of the model."""
-    threads: int = within(0, 0)
+    threads: int = within(0, 0, 1024)
     """CPU threads; 0 takes one below ten million parameters, else what is fastest."""
     batch: int = within(256, 1)
     """Responses generated at once."""
