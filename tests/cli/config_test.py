@@ -133,6 +133,13 @@ def test_merge_is_table_by_table_and_a_new_task_starts_afresh() -> None:
     assert merge(base, {"task": {"size": 4}})["task"] == {"name": "gym:a", "size": 4}
 
 
+def test_a_table_beside_evaluation_sets_keeps_them() -> None:
+    sets = [{"split": "ood"}]
+    both = {"eval": {"sets": sets, "every": 5}}
+    assert merge({"eval": sets}, {"eval": {"every": 5}}) == both
+    assert merge({"eval": sets}, {"eval": [{"split": "test"}]}) == {"eval": [{"split": "test"}]}
+
+
 def test_files_that_are_not_there_or_not_toml(tmp_path: Path) -> None:
     refused(lambda: load(tmp_path / "absent.toml"), "cannot read it: No such file")
     (tmp_path / "bad.toml").write_text("seed = 1\nmethod = = 2")
