@@ -155,6 +155,17 @@ def test_rows_of_runs_are_pooled_and_each_has_its_own(tmp_path: Path) -> None:
     assert any("5 checkpoints are few" in note for note in alone.notes)
 
 
+def test_runs_of_one_name_in_two_studies_are_two(tmp_path: Path) -> None:
+    """One rises, the other falls: each has rho of 1 or -1, and their mean is 0."""
+    score = {i: i / 10 for i in range(5)}
+    run_of(tmp_path / "one/grpo-0", [0.1, 0.2, 0.3, 0.4, 0.5], score)
+    run_of(tmp_path / "two/grpo-0", [0.5, 0.4, 0.3, 0.2, 0.1], score)
+    (found,) = over([tmp_path / "one", tmp_path / "two"])
+    own = {name: table["avg@4"]["rollouts"].rho for name, table in found.runs.items()}
+    assert own == {"one/grpo-0": pytest.approx(1), "two/grpo-0": pytest.approx(-1)}
+    assert found.mean_of_runs("avg@4", "rollouts") == pytest.approx(0)
+
+
 def test_results_of_eval_are_read_with_their_runs_entropies(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", [0.9, 0.7, 0.4], {})
     for i, score in ((0, 0.2), (1, 0.5), (2, 0.4)):

@@ -238,6 +238,8 @@ def test_pass_rates_are_read_from_an_evaluations_responses(data: Path, tmp_path:
         (["--split", "tset", "--size", "3"], "unknown split of task 'my': 'tset'. Did you mean"),
         (["--sise", "3"], "Did you mean '--size'"),
         (["--size", "99"], "--size must be at least 1 and at most 36, got 99"),
+        (["--size", "3", "--prompts", "-1"], "--prompts must be at least 1, got -1"),
+        (["--size", "3", "--seed", "-1"], "--seed must be at least 0, got -1"),
     ],
 )
 def test_bad_words_are_refused_in_a_line(

@@ -111,6 +111,8 @@ def test_bad_open_flags(words: list[str], match: str) -> None:
         ({"method": [{"low": 1}]}, "each is a name or a table with a name, got {'low': 1}"),
         ({"task": {"seed": 1}}, "task needs a name"),
         ({"device": "tpu"}, "device must be"),
+        ({"device": "cuda1"}, "device must be .* got 'cuda1'"),
+        ({"scoring": {"timeout": 1e10}}, r"scoring.timeout must be in \(0, 1000000\], got 1000000"),
         ({"host": "vrel"}, "unknown value of host: 'vrel'. Did you mean 'verl'"),
         ({"sampling": {"engine": "vllm"}}, "sampling.engine 'vllm' is for the hosts trl and verl"),
         ({"gradient_checkpointing": 1}, "gradient_checkpointing must be true or false, got 1"),
@@ -129,6 +131,13 @@ def test_merge_is_table_by_table_and_a_new_task_starts_afresh() -> None:
     }  # fmt: skip
     assert base["optim"] == {"lr": 1, "epochs": 2}
     assert merge(base, {"task": {"size": 4}})["task"] == {"name": "gym:a", "size": 4}
+
+
+def test_a_table_beside_evaluation_sets_keeps_them() -> None:
+    sets = [{"split": "ood"}]
+    both = {"eval": {"sets": sets, "every": 5}}
+    assert merge({"eval": sets}, {"eval": {"every": 5}}) == both
+    assert merge({"eval": sets}, {"eval": [{"split": "test"}]}) == {"eval": [{"split": "test"}]}
 
 
 def test_files_that_are_not_there_or_not_toml(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import types
 from collections import Counter
 from itertools import combinations
@@ -285,3 +286,12 @@ def test_a_share_that_is_1_in_all_problems_has_an_interval_below_it() -> None:
     found = figures([line([0.0]) for _ in range(30)], 200)["avg@1"]
     assert (found["value"], found["low"]) == (0.0, 0.0)
     assert found["high"] == pytest.approx(0.1157, abs=1e-4)
+
+
+def test_all_right_in_many_forms_is_a_share_of_exactly_1() -> None:
+    """Whoever wins a vote is right, whatever its sums round to: .025^(1/5) = .4782."""
+    chance = random.Random(0)
+    lines = [line([1.0] * 32, forms=chance.choices("abcdefgh", k=32)) for _ in range(5)]
+    found = figures(lines, 50)
+    for j in (1, 2, 4, 8, 16, 32):
+        assert found[f"maj@{j}"] == {"value": 1.0, "low": pytest.approx(0.025**0.2), "high": 1.0}

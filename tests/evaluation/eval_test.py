@@ -188,12 +188,17 @@ def test_settings_are_the_papers_unless_others_are_given() -> None:
     over = EvalConfig(preset="cov", temperature=0.8, max_new_tokens=5)
     assert over.decoding("math500") == Decoding(1, 0.8, max_new_tokens=5)
     assert EvalConfig(preset="par", greedy=True).decoding("x") == greedy
+    # COV decodes math500 greedily: one response is what it asks for, two are not
+    one, two = (EvalConfig(preset="cov", k=k).decoding("math500") for k in (1, 2))
+    assert one == replace(greedy, max_new_tokens=8192)
+    assert two == Decoding(2, max_new_tokens=8192)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"k": 0}, "--k must be at least 1, got 0"),
+        ({"threads": 2000}, "--threads must be at most 1024, got 2000"),
         ({"temperature": 0.0}, "--temperature 0 is greedy decoding: write --greedy"),
         ({"temperature": -1.0}, "--temperature must be at least 0"),
         ({"top_p": 0.0}, r"--top_p must be in \(0, 1\], got 0"),
@@ -232,7 +237,7 @@ def test_sets_by_name(tmp_path: Path) -> None:
     assert (one.count(7), one.count(None), one.options) == (7, 256, {"digits": 2})
     assert "/" not in problem_sets([str(file)], {})[0].file
     for names, words in (
-        (["target_sum/odd"], "unknown split of task 'target_sum' 'odd'. Did you mean 'ood'?"),
+        (["target_sum/odd"], "unknown split of task 'target_sum': 'odd'. Did you mean 'ood'?"),
         (["target_som"], "unknown task 'target_som'"),
         (["target_sum", "target_sum/ood"], "set 'target_sum/ood' is named twice"),
     ):
@@ -360,6 +365,30 @@ def test_killed_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
     evaluate(tmp_path / "cut", batch=8)
     for name in ("results.json", "responses/target_sum_test.jsonl"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_measured_precision_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another measurement may prefer another precision; the same command still goes on."""
+    seconds = {torch.float32: 2.0, torch.bfloat16: 1.0}
+    monkeypatch.setattr("entrostat.models.hardware.product_seconds", lambda dtype: seconds[dtype])
+    before = evaluate(tmp_path, precision="auto", problems=2)["sets"]["target_sum/test"]
+    assert before["settings"]["precision"] == "bf16"
+    seconds[torch.float32] = 1.0
+    after = evaluate(tmp_path, precision="auto", problems=4)["sets"]["target_sum/test"]
+    assert (after["settings"], after["n"]) == (before["settings"], 4)
+
+
+def test_a_damaged_line_costs_its_problem_alone(tmp_path: Path) -> None:
+    """The problem is asked again and stands last; fewer problems are still the first ones."""
+    before = evaluate(tmp_path)
+    file = tmp_path / "responses/target_sum_test.jsonl"
+    first, *others = file.read_text().splitlines(True)
+    file.write_text(f"{first[:40]}\n{''.join(others)}")
+    assert evaluate(tmp_path) == before
+    assert file.read_text().startswith("".join(others))
+    evaluate(tmp_path, problems=3)
+    (exported,) = tmp_path.rglob("samples_*.jsonl")
+    assert sorted(row["doc_id"] for row in json_lines(exported)) == [0, 1, 2]
 
 
 def test_a_directory_is_bound_to_its_settings(tmp_path: Path, run: Path) -> None:

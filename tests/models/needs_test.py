@@ -22,7 +22,7 @@ from entrostat.logs.lines import JsonLines
 from entrostat.models import hardware as machine
 from entrostat.models import hardware as needs
 from entrostat.models.hardware import free_memory
-from entrostat.models.loading import load_policy
+from entrostat.models.loading import device_of, load_policy
 from entrostat.models.pretrain import tokenizer
 from entrostat.runs import checkpoint as checkpoints
 from entrostat.runs.progress import Progress
@@ -337,6 +337,16 @@ def test_a_precision_that_is_asked_for_is_left_alone(
     setting = config(precision=precision)
     machine.choose_precision(setting, said.append)
     assert (setting.precision, asked, said) == (precision, [], [])
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    for place, name in enumerate(("cuda", "cuda:1")):
+        if place < gpus:
+            assert device_of(name) == torch.device(name)
+        else:
+            refused(lambda name=name: device_of(name), f"device {name!r}", f"GPUs here: {gpus}")
 
 
 @pytest.mark.parametrize(("good", "chosen"), [(True, "bf16"), (False, "fp32")])

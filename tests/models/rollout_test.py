@@ -107,6 +107,16 @@ def test_every_sequence_ends_with_eos_or_is_cut(policy: Policy) -> None:
     assert 0 < sequences.finished.sum() < len(sequences.tokens)
 
 
+def test_sampling_that_fails_restores_the_training_mode(policy: Policy) -> None:
+    """Gradient checkpointing needs it, and `can_share` goes on after a failure."""
+    model = copy.deepcopy(policy.model)
+    layer = model.model.layers[1]
+    layer.training = True
+    with pytest.raises(IndexError):  # a token outside the vocabulary
+        sample(model, [[99]], max_new_tokens=1, eos=[1], pad=0, generator=None)
+    assert [module for module in model.modules() if module.training] == [layer]
+
+
 def test_frequencies_follow_the_policy(policy: Policy) -> None:
     """The first token of 4,000 samples against its exact distribution, by a chi-square bound."""
     prompts = [policy.encode("23/4:", chat=False, system="")]

@@ -28,7 +28,9 @@ def test_what_is_said():
     assert "no iteration has it" in Expectation("reward/maen", "last > 0").broken([])
 
 
-@pytest.mark.parametrize("text", ["last10", "> 3", "last0 > 1", "mean3 > 1", "last > x", "", 3])
+@pytest.mark.parametrize(
+    "text", ["last10", "> 3", "last0 > 1", "mean3 > 1", "last01 > 1", "last > x", "", 3]
+)
 def test_what_is_no_assertion(text):
     refused(lambda: Expectation("reward/mean", text), "expect:", "'reward/mean'")
 

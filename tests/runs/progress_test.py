@@ -71,6 +71,10 @@ def test_evaluations_are_shown_before_and_after() -> None:
     (only,) = outcome(ROWS[:1])
     assert only == "test, iteration 0: avg@4 0.25  pass@4 1.00  distinct 1.5  entropy 0.12"
     assert outcome([]) == []
+    blind = [{key: value for key, value in ROWS[0].items() if key != "entropy"}, ROWS[3]]
+    assert outcome(blind) == [
+        "test, iteration 0 → 10: avg@4 0.25 → 0.75  pass@4 1.00 → 1.00  distinct 1.5 → 2.2"
+    ]
 
 
 def test_the_end_shows_what_the_evaluations_found(tmp_path: Path) -> None:

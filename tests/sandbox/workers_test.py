@@ -148,6 +148,7 @@ def test_only_plain_data_is_sent_and_the_pool_stays_usable(pool: Pool) -> None:
             pool.map([h("slow", 5, 1), h("twice", value)], 10)
     assert pool.map([h("twice", 1)], 10) == [Outcome(2)]
     refused(lambda: pool.map([h("twice", 1)], 0), "timeout", "got 0")
+    refused(lambda: pool.map([h("twice", 1)], 1e10), "timeout", "got 10000000000")
 
 
 def test_a_time_limit_is_each_calls_own(pool: Pool) -> None:
@@ -159,6 +160,13 @@ def test_a_time_limit_is_each_calls_own(pool: Pool) -> None:
     outcomes = pool.map([h("twice", 1)] * 50 + [h("spin")] + [h("twice", 1)] * 50, 2.0)
     assert [o.failure for o in outcomes] == [None] * 50 + ["timed out"] + [None] * 50
     assert time.monotonic() - began >= 2.0
+
+
+def test_a_path_object_in_the_search_path_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python's own import does: sys.path is of texts."""
+    monkeypatch.setattr(sys, "path", [Path("/nowhere"), *sys.path])
+    with Pool(workers=1) as pool:
+        assert pool.map([Call("json:loads", ("[1]",))], 10) == [Outcome([1])]
 
 
 def test_workers_that_die_while_idle_cost_nothing(folder: Path) -> None:

@@ -18,7 +18,14 @@ from entrostat.logs.run import read_run
 from entrostat.runs.run_directory import BUSY
 from entrostat.study import workers as local
 from entrostat.study.content_hash import address_of, source_of
-from entrostat.study.execute import TRIES, State, execute, failed_before, last_words
+from entrostat.study.execute import (
+    TRIES,
+    State,
+    execute,
+    failed_before,
+    last_iteration,
+    last_words,
+)
 from entrostat.study.file import read_study
 from entrostat.study.plan import STORE, Plan, Training, anywhere, make_places, plan_of
 from entrostat.study.workers import Local
@@ -663,3 +670,12 @@ def test_a_name_of_a_run_and_of_a_file(tmp_path: Path) -> None:
         lambda: plan_of({"main": studies["main"]}, tmp_path / "out"),
         "holds the runs of a study file of that name",
     )
+
+
+def test_progress_is_read_off_long_lines_too(tmp_path: Path) -> None:
+    """A method may log hundreds of figures; a line that is still being written does not count."""
+    many = {f"own/figure_{i}": 1 / (i + 3) for i in range(400)}
+    lines = [json.dumps({"iteration": i} | many) for i in (1, 2, 3)]
+    assert len(lines[0]) > 10_000
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert last_iteration(tmp_path) == 2

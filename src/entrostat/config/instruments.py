@@ -6,6 +6,7 @@ import dataclasses
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from .ranges import MOST_PROMPTS, MOST_TOKENS, check_ranges, within
 
 # the keys of `SERVICES` in runs/trackers/services.py, which has how to add one
 Tracker = Literal["wandb", "trackio", "tensorboard", "mlflow"]
-_TEXT = re.compile(r"(last|first|mean|min|max|all)(\d*)\s*(<=|>=|<|>)\s*(\S+)")
+_TEXT = re.compile(r"(?:(last|first)([1-9]\d*)?|(mean|min|max|all))\s*(<=|>=|<|>)\s*(\S+)")
 _FORMS = "'last10 > 0.5': last, lastN, first, firstN, mean, min, max or all; <, <=, > or >="
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -166,15 +167,11 @@ class Expectation:
 
     def _read(self) -> tuple[str, int, str, float]:
         found = _TEXT.fullmatch(self.text.strip()) if isinstance(self.text, str) else None
-        try:
-            assert found is not None
-            kind, count, sign, bound = found.groups()
-            assert not count or (kind in ("last", "first") and int(count) > 0)
-            return kind, int(count or 1), sign, float(bound)
-        except (AssertionError, ValueError):
-            raise ValueError(
-                f"expect: {self.figure!r} = {self.text!r} is no assertion; write {_FORMS}"
-            ) from None
+        if found is not None:
+            ends, count, of_all, sign, bound = found.groups()
+            with suppress(ValueError):
+                return ends or of_all, int(count or 1), sign, float(bound)
+        raise ValueError(f"expect: {self.figure!r} = {self.text!r} is no assertion; write {_FORMS}")
 
     def broken(self, values: Sequence[float]) -> str | None:
         """Why the iterations' values do not show it, in a sentence; None where they do."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 # above, a run would hang or crash where it begins: it is a slip
@@ -48,5 +49,5 @@ def _bound(number: float, low: float, high: float | None, above: bool, below: bo
 
 
 def check_device(name: str, device: str) -> None:
-    if device not in ("auto", "cpu") and not device.startswith("cuda"):
-        raise ValueError(f"{name} must be 'auto', 'cpu' or 'cuda', got {device!r}")
+    if not re.fullmatch(r"auto|cpu|cuda(:[1-9]?\d)?", device):
+        raise ValueError(f"{name} must be 'auto', 'cpu' or 'cuda' (or 'cuda:N'), got {device!r}")

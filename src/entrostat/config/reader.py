@@ -64,6 +64,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
+        if key == "eval" and isinstance(old, list):
+            old = {"sets": old}  # a table beside [[eval]] keeps the sets
         fresh = key in ("task", "method") and isinstance(value, Mapping) and "name" in value
         if isinstance(value, Mapping) and isinstance(old, Mapping) and not fresh:
             out[key] = merge(old, value)

@@ -153,11 +153,11 @@ class Lora:
 class Scoring:
     """Scorers of others, in processes of their own: reasoning-gym's, MODULE:FUNCTION graders."""
 
-    timeout: float = within(10.0, 0, above=True)
+    timeout: float = within(10.0, 0, 10**6, above=True)
     """Seconds for an answer; one that takes longer scores 0 and is counted (`reward/failed`)."""
     workers: int = within(0, 0, 1024)
     """Processes; 0 takes one per processor, at most 16."""
-    environment_timeout: float = within(60.0, 0, above=True)
+    environment_timeout: float = within(60.0, 0, 10**6, above=True)
     """Seconds for an environment's reply; a rollout whose environment takes longer scores 0."""
     memory: int = within(2048, 64)
     """MiB that such a process may take (Linux); an answer that takes more scores 0."""

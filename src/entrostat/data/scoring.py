@@ -41,7 +41,7 @@ class Scorer:
     def __init__(self, task: Task, settings: Scoring, tell: Callable[[str], None]) -> None:
         self._task, self._settings, self._tell = task, settings, tell
         self._remote = getattr(task, "remote", None)
-        if getattr(settings, "sandbox", "auto") != "auto":
+        if settings.sandbox != "auto":
             use(settings.sandbox)
         self._pool: Pool | None = None
         self._told = False

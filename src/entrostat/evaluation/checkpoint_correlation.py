@@ -18,10 +18,11 @@ and its cumulative entropy is the sum of the rollout entropies of the iterations
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, takewhile
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from ..errors import extra
 from ..law.pairs import ROLLOUTS
 from ..law.steps import rank_correlation
 from ..logs.lines import number, read_json
-from ..logs.run import Run, called, read_run
+from ..logs.run import Run, read_run
 from .metrics import mutual_information
 
 ENTROPIES = ("rollouts", "responses", "prompts")
@@ -48,7 +49,7 @@ _NO_FIGURE = re.compile(r"iteration|prompts|problems|k|failed|n|(base_)?prompt_e
 
 @dataclass(frozen=True)
 class Checkpoint:
-    run: str  # name of its run
+    run: str  # its path; in an `OfSet` a name, equal for checkpoints of one run
     iteration: int  # iterations trained so far
     figures: Mapping[str, float]  # avg@16, pass@16, ... of the evaluation
     # the known ones of `ENTROPIES`, nats per token
@@ -105,7 +106,7 @@ def over(paths: Sequence[str | Path]) -> list[OfSet]:
     A path is the directory of a run, of a study (all its runs), or of `entrostat eval` (results of
     one or more models). If a run and its results are both named, both count.
     """
-    found: dict[str, list[Checkpoint]] = {}
+    every: list[tuple[str, Checkpoint]] = []
     for path in map(Path, paths):
         results = sorted(path.rglob("results.json")) if path.is_dir() else []
         runs = sorted(p.parent for p in path.glob("*/metrics.jsonl"))
@@ -118,9 +119,18 @@ def over(paths: Sequence[str | Path]) -> list[OfSet]:
                 "(eval.every says how often it evaluates), or one that `entrostat eval RUN "
                 "--checkpoints` wrote"
             )
-        for name, point in pairs:
-            found.setdefault(name, []).append(point)
+        every += pairs
+    names = _names({Path(point.run) for _, point in every})
+    found: dict[str, list[Checkpoint]] = {}
+    for name, point in every:
+        found.setdefault(name, []).append(replace(point, run=names[Path(point.run)]))
     return [of_set(name, points) for name, points in found.items()]
+
+
+def _names(runs: Collection[Path]) -> dict[Path, str]:
+    """The names of directories, with as much of their paths as tells all of them apart."""
+    parts = next(n for n in count(1) if len({run.parts[-n:] for run in runs}) == len(runs))
+    return {run: "/".join(run.parts[-parts:]) for run in runs}
 
 
 def checkpoints_of_run(run: Run) -> list[tuple[str, Checkpoint]]:
@@ -130,7 +140,7 @@ def checkpoints_of_run(run: Run) -> list[tuple[str, Checkpoint]]:
         k = number(row.get("k"))
         at_k = "@k" if k is None else f"@{k:g}"
         values = {str(key).replace("@k", at_k): row[key] for key in row}
-        found.append((str(row.get("split")), _point(run.name, row["iteration"], values, entropy)))
+        found.append((str(row.get("split")), _point(run.path, row["iteration"], values, entropy)))
     return found
 
 
@@ -153,9 +163,7 @@ def checkpoints_of_results(path: Path) -> list[tuple[str, Checkpoint]]:
     entropy: dict[int, float] = {}
     with suppress(ValueError):
         entropy = rollout_entropies(read_run(run))
-    return [
-        (name, _point(called(run), iteration, values, entropy)) for name, values in sets.items()
-    ]
+    return [(name, _point(run, iteration, values, entropy)) for name, values in sets.items()]
 
 
 def rollout_entropies(run: Run) -> dict[int, float]:
@@ -168,17 +176,16 @@ def rollout_entropies(run: Run) -> dict[int, float]:
 
 
 def _point(
-    run: str, iteration: int, values: Mapping[str, Any], rollouts: Mapping[int, float]
+    run: Path, iteration: int, values: Mapping[str, Any], rollouts: Mapping[int, float]
 ) -> Checkpoint:
     known = {key: v for key, value in values.items() if (v := number(value)) is not None}
     entropies = {name: known[key] for key, name in _OWN.items() if key in known}
     if iteration + 1 in rollouts:
         entropies["rollouts"] = rollouts[iteration + 1]
     sums = list(accumulate(rollouts[i] for i in takewhile(lambda i: i in rollouts, count(1))))
-    return Checkpoint(
-        run, iteration, {k: v for k, v in known.items() if not _NO_FIGURE.fullmatch(k)}, entropies,
-        sums[iteration - 1] if 0 < iteration <= len(sums) else None,
-    )  # fmt: skip
+    cumulative = sums[iteration - 1] if 0 < iteration <= len(sums) else None
+    figures = {key: v for key, v in known.items() if not _NO_FIGURE.fullmatch(key)}
+    return Checkpoint(os.path.abspath(run), iteration, figures, entropies, cumulative)
 
 
 def of_set(name: str, points: Sequence[Checkpoint]) -> OfSet:
@@ -250,25 +257,23 @@ def spearman(x: ArrayLike, y: ArrayLike) -> Correlation | None:
     return Correlation(*rank_correlation(a, b), len(a))
 
 
-def shared_information(x: ArrayLike, score: ArrayLike, seed: int = 0) -> Shared:
-    """Mutual information of x [n] and the score [n], estimated in two ways.
+def shared_information(x: ArrayLike, score: ArrayLike) -> Shared:
+    """Mutual information of x [n] and the score [n], n >= `LEAST`, estimated in two ways.
 
     REPO uses histograms and states neither bins nor unit; here there is at least one point per cell
     on average (`bins_for`). With few points the two estimates differ, which shows how uncertain
-    they are. `seed` drives the permutations and the noise that breaks ties.
+    they are.
     """
     with extra("eval", "mutual information"):
         from sklearn.feature_selection import mutual_info_regression
 
     a, b = np.asarray(x, np.float64), np.asarray(score, np.float64)
     n, bins = len(a), bins_for(len(a))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     found = mutual_information(a, b, bins=bins)
     orders: list[NDArray[np.float64]] = [rng.permutation(b) for _ in range(SHUFFLES)]
     as_much = sum(mutual_information(a, order, bins=bins) >= found - 1e-12 for order in orders)
-    (near,) = mutual_info_regression(
-        a[:, None], b, n_neighbors=min(_NEIGHBOURS, n - 1), random_state=seed
-    )
+    (near,) = mutual_info_regression(a[:, None], b, n_neighbors=_NEIGHBOURS, random_state=0)
     corrected = mutual_information(a, b, bins=bins, correct_bias=True)
     return Shared(corrected, bins, (as_much + 1) / (SHUFFLES + 1), float(near), n)
 

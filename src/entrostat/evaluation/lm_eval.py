@@ -43,9 +43,10 @@ def export(directory: Path, results: Mapping[str, Any]) -> Path:
         found = aggregated(results, names) | {"total_evaluation_time_seconds": "0.0"}
         part.write_text(json.dumps(found, indent=2, ensure_ascii=False), encoding="utf-8")
     for name, entry in results["sets"].items():
-        lines = JsonLines(directory / entry["responses"]).read()
+        every = JsonLines(directory / entry["responses"]).read()
+        lines = [line for line in every if line["problem"] < entry["n"]]
         with atomic(place / f"samples_{names[name]}_{date}.jsonl") as part:
-            rows = (json.dumps(row) + "\n" for row in samples(entry, lines[: entry["n"]]))
+            rows = (json.dumps(row) + "\n" for row in samples(entry, lines))
             part.write_text("".join(rows), encoding="utf-8")
     return place
 

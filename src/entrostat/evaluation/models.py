@@ -189,7 +189,7 @@ def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[Probl
             given.setdefault("test", 0.0)
         task = make_task(called, **given)
         if split and split not in task.splits:
-            raise ValueError(unknown(f"split of task {called!r}", split, task.splits))
+            raise ValueError(unknown(f"split of task {called!r}:", split, task.splits))
         for one in (split,) if split else task.splits[1:] or task.splits:
             whole = _is_file(name) and not split and len(task.splits) == 1
             sets.append(ProblemSet(called if whole else f"{called}/{one}", task, one, given))

@@ -84,11 +84,10 @@ def of_problem(line: Line) -> dict[str, float | None]:
     k, right = len(scores), sum(s >= 1 for s in scores)
     figures: dict[str, float | None] = {f"avg@{k}": sum(scores) / k}
     figures |= {f"pass@{j}": pass_at_k(k, right, j) for j in range(1, k + 1)}
-    all_ks = majorities(votes, scores) if k <= MOST else None
-    for j in shown(k) if all_ks is not None else (k,):  # 0 if all abstain
-        figures[f"maj@{j}"] = (
-            maj_at_k(votes, scores, k) if all_ks is None or j == k else float(all_ks[j - 1])
-        )
+    if k <= MOST:
+        found = majorities(votes, scores)
+        figures |= {f"maj@{j}": float(found[j - 1]) for j in shown(k)[:-1]}
+    figures[f"maj@{k}"] = maj_at_k(votes, scores, k)  # 0 if all abstain
     said = [t if form is None else form for t, form in zip(texts, forms, strict=True)]
     words = any(text.split() for text in texts)
     clusters, prompt = line.get("clusters"), line.get("prompt_entropy")

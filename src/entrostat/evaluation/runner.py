@@ -211,19 +211,26 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
 
 
-def threads_of(directory: Path) -> int:
-    """Number of threads of an earlier evaluation here; 0 if there is none or it was not set."""
-    found = read_json(directory / SETTINGS).get("threads")
-    return found if type(found) is int and 0 <= found <= 1024 else 0
+def keep_choices(config: EvalConfig, directory: Path) -> None:
+    """Take what an earlier evaluation here chose, where `config` leaves it open.
+
+    Threads and precision are chosen by measurement, which another time may end otherwise.
+    """
+    kept = read_json(directory / SETTINGS)
+    threads = kept.get("threads")
+    if not config.threads and type(threads) is int and 0 <= threads <= 1024:
+        config.threads = threads
+    for settings in kept.get("sets", {}).values() if config.precision == "auto" else ():
+        config.precision = settings["precision"]
 
 
 class Responses:
     def __init__(self, path: Path) -> None:
         self.path, self._log = path, JsonLines(path)
-        rows = self._log.read()
+        rows = self._log.readable()
         self.lines = {row["problem"]: row for row in rows if type(row.get("problem")) is int}
         whole = "".join(json.dumps(line) + "\n" for line in self.lines.values()).encode()
-        if path.exists() and path.read_bytes() != whole:  # drop a line cut short
+        if path.exists() and path.read_bytes() != whole:  # drop damaged lines
             with replacing(path) as part:
                 part.write_bytes(whole)
 
@@ -302,7 +309,7 @@ def _evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     from ..data.scoring import Scorer
 
-    config.threads = config.threads or threads_of(directory)  # for bitwise identical results
+    keep_choices(config, directory)  # for bitwise identical results
     if config.engine == "vllm":
         from .vllm import VllmSampler
 

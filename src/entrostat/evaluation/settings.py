@@ -99,7 +99,7 @@ class EvalConfig:
     """"cpu", "cuda" or "auto"."""
     precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
     """Arithmetic of the model."""
-    threads: int = within(0, 0)
+    threads: int = within(0, 0, 1024)
     """CPU threads; 0 takes one below ten million parameters, else what is fastest."""
     batch: int = within(256, 1)
     """Responses generated at once."""
@@ -131,7 +131,7 @@ class EvalConfig:
             for key in ("k", "temperature", "top_p")
             if (value := getattr(self, key)) is not None
         }
-        if found.greedy and (given or self.greedy is False):
+        if found.greedy and (given not in ({}, {"k": 1}) or self.greedy is False):
             # the paper decodes greedily, but temperature or several responses are requested
             found = Decoding(k=1)
         return dataclasses.replace(found, **given, max_new_tokens=tokens)

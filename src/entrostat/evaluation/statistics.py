@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 BINS = 10
 MOST = 256  # samples: more, all distinct, would take seconds
+_ROUNDING = 1e-12
 
 
 def expected_calibration_error(
@@ -165,7 +166,8 @@ def majorities(answers: Sequence[Hashable | None], correct: Sequence[float]) -> 
             if votes not in wins:
                 wins[votes] = _wins(votes, counts[:place] + counts[place + 1 :], silent, n)
             ways += share * wins[votes]
-    return ways[1:] / np.array([float(comb(n, k)) for k in range(1, n + 1)])
+    found = ways[1:] / np.array([float(comb(n, k)) for k in range(1, n + 1)])
+    return np.where(found > 1 - _ROUNDING, 1.0, found)  # an interval at 1 is Clopper and Pearson's
 
 
 def _wins(votes: int, others: list[int], silent: int, n: int) -> NDArray[np.float64]:

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from .._names import unknown
 from ..config import TrainConfig
+from ..config.ranges import check_ranges, within
 from ..data.prompts import example
 from ..errors import extra
 from ..logs.files import atomic
@@ -144,9 +145,9 @@ class SubsetConfig:
     """File to write; empty for TASK-BY-SIZE.jsonl."""
     split: str | None = None
     """Split to choose from; None takes the first, the training split."""
-    prompts: int | None = None
+    prompts: int | None = within(None, 1)
     """Use only the first prompts of the split, this many; required for an endless task."""
-    seed: int = 0
+    seed: int = within(0, 0)
     """Random seed of the clusters' starting points and of random prompts."""
     model: str | None = None
     """For kmeans: model of the embeddings, a directory or a name as for `train --model`."""
@@ -176,6 +177,7 @@ def run_subset(task: Mapping[str, Any], config: SubsetConfig) -> Subset:
     A line has `prompt` and `answer`, as FILE.jsonl tasks read them, and `index` (in the split),
     `split` and `why`.
     """
+    check_ranges(config, "--")
     if config.by not in _WAYS:
         raise ValueError(unknown("way to choose, --by", config.by, _WAYS))
     source = make_task(**dict(task))

@@ -92,9 +92,10 @@ def load_policy(config: TrainConfig) -> Policy:
 def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r}: this machine has no usable GPU; use --device cpu")
-    return torch.device(name)
+    device, count = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ValueError(f"device {name!r}: usable GPUs here: {count}; use --device cpu")
+    return device
 
 
 def _no_dropout(model: torch.nn.Module) -> None:

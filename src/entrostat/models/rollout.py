@@ -12,8 +12,8 @@ entries of a vocabulary block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,8 +169,6 @@ def sample(
         on_progress: called with the number of tokens sampled since the last call.
     """
     device = next(model.parameters()).device
-    training = [module for module in model.modules() if module.training]
-    model.eval()  # in train mode, gradient checkpointing disables the cache
     P, T, B = max(map(len, prompts)), max_new_tokens, len(prompts) * rollouts
     ids = torch.tensor([[pad] * (P - len(p)) + p for p in prompts], device=device)
     real = torch.tensor([[0] * (P - len(p)) + [1] * len(p) for p in prompts], device=device)
@@ -185,7 +183,7 @@ def sample(
     dropped = None if enough is None else torch.zeros_like(finished)
     ends = torch.tensor(eos, device=device)
     # one context for all steps: autocast caches the weights that it has cast until it ends
-    with autocast(), prepacked(model) if prepack else nullcontext():
+    with _evaluating(model), autocast(), prepacked(model) if prepack else nullcontext():
         for group in torch.arange(len(prompts), device=device).split(max(1, batch // rollouts)):
             begin = group if share else group.repeat_interleave(rollouts)
             out = model(
@@ -202,8 +200,8 @@ def sample(
                 branch(cache, rollouts, room=T - 1)
             if share:
                 logits = logits.repeat_interleave(rollouts, 0)
-            first, last = int(group[0]), int(group[-1])
-            rows = torch.arange(first * rollouts, (last + 1) * rollouts, device=device)
+            here = slice(int(group[0]) * rollouts, (int(group[-1]) + 1) * rollouts)
+            rows = torch.arange(here.start, here.stop, device=device)
             live = rows  # those of `rows` that have not ended
             place = real[group].sum(-1, keepdim=True).repeat_interleave(rollouts, 0)
             for step in range(T):
@@ -231,11 +229,10 @@ def sample(
                 live = rows[keep]
                 if len(live) == 0 or step == T - 1:
                     break
-                if dropped is not None and enough is not None:
-                    here = slice(first * rollouts, (last + 1) * rollouts)
-                    if enough.reached(finished[here], number[here]):
-                        dropped[here] = ~finished[here]
-                        break
+                if enough is not None and enough.reached(finished[here], number[here]):
+                    assert dropped is not None
+                    dropped[here] = ~finished[here]
+                    break
                 # ended rows only cost time; dropping them copies the cache and recaptures the
                 # graph, so not at every step
                 if share and len(live) <= len(rows) * (2 if decode else 3) // 4:
@@ -252,11 +249,21 @@ def sample(
                         logits_to_keep=1,
                     ).logits[:, -1]  # fmt: skip
                 place = place + 1
-    for module in training:
-        module.training = True
     return Sequences(
         tokens, attention, P, attention[:, P:].bool(), logps, finished, number, entropies, dropped
     ).trimmed()
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Eval mode: in train mode, gradient checkpointing disables the cache."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def of_dropped(sequences: Sequences) -> dict[str, float]:

@@ -84,13 +84,13 @@ def summary(metrics: dict[str, Any]) -> list[tuple[str, str]]:
 
 def figures(row: dict[str, Any], before: dict[str, Any] | None = None) -> str:
     """An evaluation of a split in one line; `before → after` if an earlier one is given."""
+    rows = [row] if before is None else [before, row]
     words = []
     for key, digits in (("avg@k", 2), ("pass@k", 2), ("distinct", 1), ("entropy", 2)):
-        if row.get(key) is None:  # veRL measures no entropy in evaluations
-            continue
-        left = "" if before is None else f"{before[key]:.{digits}f} → "
-        label = key.replace("@k", f"@{row['k']}")
-        words.append(f"{label} {left}{row[key]:.{digits}f}")
+        values = [one.get(key) for one in rows]
+        if None not in values:  # veRL measures no entropy in evaluations
+            label = key.replace("@k", f"@{row['k']}")
+            words.append(f"{label} {' → '.join(f'{value:.{digits}f}' for value in values)}")
     return "  ".join(words)
 
 

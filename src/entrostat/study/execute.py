@@ -23,6 +23,7 @@ from .plan import Plan, Training
 RECORDED = "recorded.json"  # in a run directory whose numbers come from a record
 _ERROR = "entrostat: error: "
 _OTHER_CODE = "{} was changed while the study ran; the same command trains it as it is now"
+_TAIL = 2**18  # bytes of a log that hold its last line, whatever a method adds to it
 TRIES = 3  # maximum consecutive resumes of a killed training without progress
 
 
@@ -237,7 +238,7 @@ def last_metrics(path: Path) -> Mapping[str, Any] | None:
     log = path / "metrics.jsonl"
     try:
         with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - 8192))
+            file.seek(max(0, log.stat().st_size - _TAIL))
             lines = file.read().split(b"\n")[:-1]
         line = json.loads(lines[-1]) if lines else None
     except (OSError, ValueError, RecursionError):

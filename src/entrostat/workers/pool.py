@@ -24,6 +24,7 @@ from .wire import HEADER, Call, decode_reply, encode_call, reply_length
 
 Failure = Literal["raised", "timed out", "died"]
 MEMORY = 2 << 30
+LONGEST = 10**6  # seconds of a call; sockets take no more than some 290 years
 _BOOT = (
     "import json, sys; path, arguments = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from entrostat.workers.server import main; main(*arguments)"
@@ -135,8 +136,8 @@ class Pool:
             ValueError: arguments are not plain data, or a `prepare` call raised.
             RuntimeError: the server process could not be started.
         """
-        if not timeout > 0:
-            raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
+        if not 0 < timeout <= LONGEST:
+            raise ValueError(f"timeout must be in (0, {LONGEST}] seconds, got {timeout}")
         waiting = deque(enumerate(map(encode_call, calls)))
         outcomes = [Outcome()] * len(calls)
         at_once = min(self._most, len(calls))
@@ -255,7 +256,7 @@ class Pool:
 
     def _start_server(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
-        path = [entry or os.getcwd() for entry in sys.path]
+        path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
         arguments = [theirs.fileno(), self._prepare, self._memory, self._patience]
         command = [sys.executable, "-I", "-c", _BOOT, json.dumps([path, arguments])]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

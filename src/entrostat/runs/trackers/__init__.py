@@ -114,9 +114,9 @@ class Trackers:
 
 def _logged(path: Path, last: int) -> list[tuple[int, dict[str, Any]]]:
     figures: dict[int, dict[str, Any]] = defaultdict(dict)
-    for row in JsonLines(path / "metrics.jsonl").read() if last else []:
+    for row in JsonLines(path / "metrics.jsonl").read():
         figures[row["iteration"]] |= row
-    for row in JsonLines(path / "evaluation.jsonl").read() if last else []:
+    for row in JsonLines(path / "evaluation.jsonl").read():
         figures[row["iteration"]] |= evaluated([row])
     return sorted((i, found) for i, found in figures.items() if i <= last)
 
