@@ -1,5 +1,7 @@
 """STARE: which tokens it weighs, by hand; its gate and its weights, by hand."""
 
+import warnings
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -109,3 +111,20 @@ def test_it_sits_on_clip_higher_and_refuses_what_it_cannot_do():
     ):
         with pytest.raises(ValueError, match=words):
             es.make_objective("stare", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "idle"),
+    [
+        ({"most": 2.0, "least": 0.25}, ["most=2.0", "least=0.25"]),
+        ({"most": 2.0, "alpha": 0.1}, []),
+        ({"M": 0.75}, ["M=0.75"]),
+        ({"M": 0.75, "variant": "C2"}, []),
+    ],
+)
+def test_parameters_that_have_no_effect_are_warned_of(given, idle):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        es.make_objective("stare", **given)
+    found = [str(one.message).removeprefix("stare: ").split()[0] for one in told]
+    assert found == idle
