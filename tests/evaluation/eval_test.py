@@ -368,7 +368,7 @@ def test_killed_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
 
 
 def test_a_measured_precision_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another measurement may prefer another precision; the same command still goes on."""
+    """The same command resumes where a second measurement prefers another precision."""
     seconds = {torch.float32: 2.0, torch.bfloat16: 1.0}
     monkeypatch.setattr("entrostat.models.hardware.product_seconds", lambda dtype: seconds[dtype])
     before = evaluate(tmp_path, precision="auto", problems=2)["sets"]["target_sum/test"]

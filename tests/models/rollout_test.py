@@ -108,7 +108,7 @@ def test_every_sequence_ends_with_eos_or_is_cut(policy: Policy) -> None:
 
 
 def test_sampling_that_fails_restores_the_training_mode(policy: Policy) -> None:
-    """Gradient checkpointing needs it, and `can_share` goes on after a failure."""
+    """Gradient checkpointing needs it; `can_share` catches such a failure and continues."""
     model = copy.deepcopy(policy.model)
     layer = model.model.layers[1]
     layer.training = True
