@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import tempfile
@@ -41,6 +42,8 @@ def join(rendezvous: str | None = None) -> None:
             "gloo", init_method=f"file://{place}",
             rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]),
         )  # fmt: skip
+        # gloo's threads must not outlive the interpreter
+        atexit.register(dist.destroy_process_group)
 
 
 def make_worker(
