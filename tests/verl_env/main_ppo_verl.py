@@ -280,11 +280,15 @@ def test_temperature_zero_is_greedy_decoding(runs: Runs) -> None:
                 pad_token_id=tokenizer.eos_token_id, output_logits=True,
                 return_dict_in_generate=True,
             )  # fmt: skip
-            chosen = [*tokenizer(said["completion"])["input_ids"], tokenizer.eos_token_id]
-            for (logits,), token in zip(found.logits, chosen, strict=False):
+            chosen = tokenizer(said["completion"])["input_ids"]
+            hidden = tokenizer.all_special_ids  # which the answer's text does not show
+            shown = [logits for (logits,) in found.logits if logits.argmax() not in hidden]
+            for logits, token in zip(shown, chosen, strict=False):
                 assert logits.max() - logits[token] < 1e-3
                 if token != logits.argmax():  # a tie, which rounding decides
                     break
+            else:
+                assert len(shown) == len(chosen)
 
 
 def test_the_best_policy_is_kept(runs: Runs, tmp_path: Path) -> None:
