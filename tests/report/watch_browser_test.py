@@ -120,6 +120,7 @@ def test_a_reader_may_pause_and_select(tab, tmp_path):
         log(tmp_path, 4, 4)
         page.locator(".facts li", has_text="iterations 4").wait_for()
         assert page.evaluate("window.same") is None
+        page.close()  # before the server: it would go on asking
 
 
 def test_runs_that_appear_and_the_end_of_the_server(tab, tmp_path):
@@ -132,9 +133,9 @@ def test_runs_that_appear_and_the_end_of_the_server(tab, tmp_path):
         assert page.locator("a[href*='report.html']").count() == 0  # no path leads to a file
     page.locator("#live-problem", has_text="No connection to entrostat watch").wait_for()
     assert page.evaluate("window.same") is True
+    page.close()
     assert all("ERR_" in words for words in tab.wrong)  # the browser's own words about it
     tab.wrong.clear()
-    page.close()
 
 
 def test_the_token_in_a_browser(tab, tmp_path):
@@ -153,6 +154,8 @@ def test_the_token_in_a_browser(tab, tmp_path):
         shows(page, 2)
         other = tab(bare)  # the cookie is kept
         shows(other, 2)
+        page.close()  # before the server: they would go on asking
+        other.close()
     # the browser's own words about the first page and its icon, which may come late
     tab.wrong[:] = [words for words in tab.wrong if "403 (Forbidden)" not in words]
 
