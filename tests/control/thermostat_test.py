@@ -180,6 +180,7 @@ def test_no_plant_diverges(seed):
         assert late.max() < 20  # a gain of hundreds, two iterations late, that changed
 
 
+@pytest.mark.long
 def test_a_knob_without_authority_stays_at_its_end():
     plants = PLANTS.draw(200, 5)
     plants.gain[:], plants.later[:], plants.drift[:] = 2e-3, 1, -0.02

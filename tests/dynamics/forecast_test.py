@@ -37,6 +37,7 @@ def metrics(path: Path) -> list[dict[str, Any]]:
     return json_lines(path / "metrics.jsonl")
 
 
+@pytest.mark.long
 def test_weights_and_figures_are_the_same_with_and_without(tmp_path: Path) -> None:
     one = run(tmp_path / "with", forecast={"every": 2, "prompts": 4, "rollouts": 4})
     other = run(tmp_path / "without")

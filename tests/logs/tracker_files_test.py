@@ -372,6 +372,7 @@ def log_of(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_trl_in_wandb_is_what_its_state_says(offline: Path) -> None:
     run, expected = read_run(offline / "trl"), read_run(STATE)
     assert (run.source, run.problems, run.planned) == ("TRL through W&B", (), expected.planned)

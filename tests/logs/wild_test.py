@@ -316,6 +316,7 @@ def test_a_chart_a_file_is_joined_on_the_step(tmp_path):
     assert len(run.series("reward/mean")[1]) == len(run.series("entropy/exact")[1]) == 192
 
 
+@pytest.mark.long
 def test_a_wandb_folder_with_a_copy_and_a_crash(tmp_path, capsys):
     code = (
         "import math, wandb\n"
@@ -686,6 +687,7 @@ def test_json_is_as_the_schema_says(fifty, tmp_path, capsys):
     )
 
 
+@pytest.mark.long
 def test_a_name_is_not_the_path_where_a_path_has_several_runs(fifty):
     runs, _ = read_all(fifty)
     assert all(isinstance(run, Run) and run.name.startswith("run-") for run in runs)

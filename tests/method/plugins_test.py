@@ -183,6 +183,7 @@ def test_a_method_is_a_name_like_any_other() -> None:
     check_method("damped", rules=["layout", "needs"])
 
 
+@pytest.mark.long
 def test_it_trains_from_the_command_line_and_from_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

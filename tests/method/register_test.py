@@ -443,6 +443,7 @@ def test_methods_explains_it(mine: Path, capsys: pytest.CaptureFixture) -> None:
     assert "fading" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_process_of_its_own_finds_it(mine: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "entrostat.cli", "methods", "my_method:fading"],

@@ -138,6 +138,7 @@ def test_advantages_of_groups_of_unequal_size(tmp_path: Path, method: list[str])
                 torch.testing.assert_close(A, torch.full_like(A, expected), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_that_drops_goes_on_exactly(tmp_path: Path) -> None:
     config = config_of(tmp_path / "run", iterations=3)
     with pytest.raises(Stop):

@@ -618,6 +618,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(by_time(tmp_path_factory.mktemp("whole") / "run"))
 
 
+@pytest.mark.long
 def test_checkpoints_are_written_when_they_are_due_and_at_the_end(
     dear: pytest.MonkeyPatch, whole: Path, tmp_path: Path
 ) -> None:

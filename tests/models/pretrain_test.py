@@ -12,6 +12,7 @@ from entrostat.models.loading import load_policy
 from entrostat.models.pretrain import PretrainConfig, pretrain
 
 
+@pytest.mark.long
 def test_pretraining_is_reproducible_and_learns(tmp_path: Path) -> None:
     losses: list[float] = []
     for name in ("a", "b"):

@@ -61,6 +61,7 @@ def test_what_is_not_made_yet_names_the_verb(cache: Path) -> None:
             ask("tiny-16x2")
 
 
+@pytest.mark.long
 def test_it_is_made_once_and_trained_by_its_name(
     cache: Path, short: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

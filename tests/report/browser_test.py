@@ -356,6 +356,7 @@ def test_a_narrow_window_does_not_scroll_sideways(page):
     assert box["x"] + box["width"] <= 360
 
 
+@pytest.mark.long
 def test_a_run_of_150_iterations_is_small_and_usable(browser, tmp_path):
     R, T = 256, 300
     n = R * T

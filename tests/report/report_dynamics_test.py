@@ -523,6 +523,7 @@ def test_a_page_of_150_iterations_is_small_and_hostile_texts_are_texts(tmp_path)
         ElementTree.fromstring(base64.b64decode(part.split('"')[0]))
 
 
+@pytest.mark.long
 @pytest.mark.rendered
 def test_a_damaged_log_has_a_page(tmp_path):
     run = damaged_run(5, count=2)

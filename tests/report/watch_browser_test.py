@@ -97,6 +97,7 @@ def test_a_page_follows_its_run_and_a_reader_keeps_the_place(tab, tmp_path):
         page.close()
 
 
+@pytest.mark.long
 def test_a_reader_may_pause_and_select(tab, tmp_path):
     log(tmp_path, 1, 1)
     with served(tmp_path) as server:

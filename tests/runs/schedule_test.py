@@ -110,6 +110,7 @@ class SilentAtFirst(TargetSum):
         return 1.0 if self.scored <= 48 else super().score(completion, example)
 
 
+@pytest.mark.long
 def test_skipped_batches_leave_the_schedule_where_it_is(tmp_path: Path) -> None:
     settings = {
         "iterations": 4, "method": ["grpo"], "eval": {"prompts": 0},

@@ -313,6 +313,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return train(config, resume=True)
 
 
+@pytest.mark.long
 def test_tensorboard_has_the_figures_once(followed: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

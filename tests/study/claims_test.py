@@ -146,6 +146,7 @@ def test_an_effect_at_the_bound_is_not_beyond_it_by_a_rounding(
     assert p_above([sign * value] * 5, sign * least) == 1.0
 
 
+@pytest.mark.long
 def test_a_large_alpha_is_held_as_well() -> None:
     """p is the larger of Student's and the bootstrap's up to every alpha that a file may have."""
     values = [-0.8, 0.8, 0.8, 0.7, 0.9, -0.8]

@@ -56,6 +56,7 @@ def test_curves_are_means_and_points_have_their_intervals(script: ModuleType) ->
     assert ("llm_gym", "repo_r") in record.asked
 
 
+@pytest.mark.long
 def test_every_setting_it_draws_is_planned(script: ModuleType) -> None:
     """From the recipes: a run that is renamed there must be renamed here."""
     from entrostat.study.file import read_study

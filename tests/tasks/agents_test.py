@@ -413,6 +413,7 @@ def solve(task: Tools, split: str, indices: list[int]) -> list[float]:
         return worlds.rewards(training=False)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("isolated")
 def test_every_template_is_solved_in_the_sandbox() -> None:
     task, cases = Tools(), list(_first_of_each_template())

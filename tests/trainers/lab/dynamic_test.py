@@ -59,6 +59,7 @@ def test_the_batch_fills_with_prompts_that_teach(tmp_path):
     assert len(plain.series("reward/mean")[1]) == len(often.series("reward/mean")[1]) == 3
 
 
+@pytest.mark.long
 def test_it_is_exact_under_kill_and_resume(tmp_path, monkeypatch):
     from entrostat.trainers.lab import loop
 

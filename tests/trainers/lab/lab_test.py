@@ -476,6 +476,7 @@ def test_metrics_on_a_full_disk(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_killed_extension_is_not_taken_for_finished(whole: Path, tmp_path: Path) -> None:
     """The old final model is there, the last metrics line too, but not the new model."""
     train(small(tmp_path / "run", iterations=2))

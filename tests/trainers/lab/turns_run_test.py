@@ -73,6 +73,7 @@ def test_one_turn_is_an_ordinary_rollout_bit_for_bit(tmp_path: Path, measure: bo
         assert torch.equal(getattr(a, name), getattr(b, name)), name
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_short_goes_on_exactly(tmp_path: Path) -> None:
     config = small(tmp_path / "run", task={"name": "tool_sum"})
     with pytest.raises(Stop):

@@ -50,6 +50,7 @@ def lora():
     return peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], lora_dropout=0.3)
 
 
+@pytest.mark.long
 def test_lora_dropout_without_an_objective_is_trls_bit_for_bit(tmp_path, lora):
     """With one update per generation batch TRL makes no pass that measures the old policy."""
     ends, losses = [], []

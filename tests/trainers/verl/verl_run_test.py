@@ -907,6 +907,7 @@ def test_the_best_policy_survives_a_kill(fake: Fake, best: int) -> None:
     assert kept(run) == (best, 1.0, str(best))
 
 
+@pytest.mark.long
 def test_a_kill_between_an_evaluation_and_what_is_best(fake: Fake) -> None:
     with pytest.raises(RunStopped):
         verl_run.train(config_of(**BEST), python=fake.does("die"))  # in iteration 3
