@@ -281,8 +281,8 @@ def test_temperature_zero_is_greedy_decoding(runs: Runs) -> None:
                 return_dict_in_generate=True,
             )  # fmt: skip
             chosen = tokenizer(said["completion"])["input_ids"]
-            hidden = tokenizer.all_special_ids  # which the answer's text does not show
-            shown = [logits for (logits,) in found.logits if logits.argmax() not in hidden]
+            special = tokenizer.all_special_ids  # the answer's text leaves them out
+            shown = [logits for (logits,) in found.logits if logits.argmax() not in special]
             for logits, token in zip(shown, chosen, strict=False):
                 assert logits.max() - logits[token] < 1e-3
                 if token != logits.argmax():  # a tie, which rounding decides

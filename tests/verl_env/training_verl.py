@@ -357,7 +357,8 @@ def test_two_ranks_do_what_one_does(tmp_path: Path) -> None:
         folder.mkdir()
         ranks = [
             subprocess.Popen(
-                [sys.executable, str(HERE / "rank_main.py"), str(rank), str(world), str(folder)],
+                [sys.executable, "-X", "faulthandler", str(HERE / "rank_main.py"), str(rank),
+                 str(world), str(folder)],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
             for rank in range(world)
